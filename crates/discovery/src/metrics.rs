@@ -46,6 +46,12 @@ struct TypeLabel {
     r#type: String,
 }
 
+/// `{phase="send"}`
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabel {
+    phase: &'static str,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EventLabels {
     r#type: String,
@@ -58,6 +64,7 @@ type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 const PUSH_SECONDS: [f64; 8] = [0.01, 0.1, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
 const PROXY_SECONDS: [f64; 8] = [0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
 const INIT_SECONDS: [f64; 6] = [0.01, 0.1, 0.5, 1.0, 3.0, 5.0];
+const ROUND_SECONDS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
 const SIZES: [f64; 6] = [1.0, 10e3, 1e6, 4e6, 10e6, 40e6];
 
 /// All recorded metrics.
@@ -71,6 +78,7 @@ pub struct Metrics {
     convergence_time: Histogram,
     debounce_time: Histogram,
     init_time: Histogram,
+    round_time: Histograms<PhaseLabel>,
     triggers: Counters<TypeLabel>,
     inbound_updates: Counters<TypeLabel>,
     config_events: Counters<EventLabels>,
@@ -91,6 +99,7 @@ impl Default for Metrics {
             convergence_time: Histogram::new(PROXY_SECONDS),
             debounce_time: Histogram::new(PUSH_SECONDS),
             init_time: Histogram::new(INIT_SECONDS),
+            round_time: Histograms::new_with_constructor(|| Histogram::new(ROUND_SECONDS)),
             triggers: Family::default(),
             inbound_updates: Family::default(),
             config_events: Family::default(),
@@ -118,6 +127,8 @@ impl Metrics {
         all.register("pilot_proxy_convergence_time", help, self.convergence_time.clone());
         all.register("pilot_debounce_time", "Seconds to gather and apply changes", self.debounce_time.clone());
         all.register("pilot_pushcontext_init_seconds", "Seconds to apply changes", self.init_time.clone());
+        let help = "Seconds of a push round, by phase: to apply changes (ingest), and from then until a client was sent them (send)";
+        all.register("pilotage_round_seconds", help, self.round_time.clone());
         all.register("pilot_push_triggers", "Changes that were pushed, by reason", self.triggers.clone());
         all.register("pilot_inbound_updates", "Updates received from sources", self.inbound_updates.clone());
         all.register("pilot_k8s_cfg_events", "Changes of configuration objects", self.config_events.clone());
@@ -165,6 +176,7 @@ impl Metrics {
     /// Records how long after its publication a change is completely sent to a client.
     pub fn converged(&self, after: Duration) {
         self.convergence_time.observe(after.as_secs_f64());
+        self.round_time.get_or_create(&PhaseLabel { phase: "send" }).observe(after.as_secs_f64());
     }
 
     /// Records batches received from sources.
@@ -192,6 +204,7 @@ impl Metrics {
     /// Records the application of batches.
     pub fn applied(&self, before: &Snapshot, after: &Snapshot, delta: &Delta, took: Duration) {
         self.debounce_time.observe(took.as_secs_f64());
+        self.round_time.get_or_create(&PhaseLabel { phase: "ingest" }).observe(took.as_secs_f64());
         self.init_time.observe(took.as_secs_f64());
         for key in &delta.objects {
             let event = match (before.objects.get(key), after.objects.get(key)) {

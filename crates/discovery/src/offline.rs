@@ -12,8 +12,8 @@ use model::snapshot::Snapshot;
 use scope::View;
 use scope::{identity, inbound};
 
+use crate::serve::rendered::RenderedView;
 use crate::serve::renderings::Renderings;
-use crate::serve::views::RenderedView;
 
 /// A mesh with a fixed configuration.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Offline {
         let proxy = Proxy::from_node(node)?;
         let proxy = Arc::new(identity::resolved(&self.world, &proxy).into_owned());
         let inbound = inbound::targets(&self.world, &proxy);
-        Ok(RenderedView::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone(), None))
+        Ok(RenderedView::alone(0, View::new(&self.world, &proxy, inbound), self.renderings.clone()))
     }
 
     /// Resources of one type for a proxy with this node: those named, or all if `names` is empty.

@@ -4,12 +4,14 @@
 use std::net::IpAddr;
 
 use model::names::Str;
-use model::proxy::{Proxy, ProxyKind};
+use model::proxy::ProxyKind;
 use model::service::{Service, UNSPECIFIED};
 use model::settings::Knobs;
 
+use crate::client::ReadProxy;
+
 /// The first address a client dials; `UNSPECIFIED` where the service has none.
-pub fn address<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> &'a Str {
+pub fn address<'a>(service: &'a Service, proxy: &ReadProxy, knobs: &Knobs) -> &'a Str {
     if let Some(own) = of_cluster(service, proxy).iter().find(|a| speaks(proxy, a)) {
         return own;
     }
@@ -23,7 +25,7 @@ pub fn address<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> &'a St
 }
 
 /// Every address a client may dial.
-pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<&'a Str> {
+pub fn addresses<'a>(service: &'a Service, proxy: &ReadProxy, knobs: &Knobs) -> Vec<&'a Str> {
     let mut found: Vec<&Str> = of_cluster(service, proxy).iter().collect();
     if found.is_empty() && uses_allocated(proxy, knobs) {
         found.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6));
@@ -40,7 +42,7 @@ pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<
 
 /// Leaves what the client dials: addresses of its families, and where it has both while dual stack is off, those of
 /// the first one's family alone.
-pub fn keep_dialled(addresses: &mut Vec<&Str>, proxy: &Proxy, knobs: &Knobs) {
+pub fn keep_dialled(addresses: &mut Vec<&Str>, proxy: &ReadProxy, knobs: &Knobs) {
     if knobs.dual_stack && proxy.is_dual_stack() {
         return;
     }
@@ -49,20 +51,20 @@ pub fn keep_dialled(addresses: &mut Vec<&Str>, proxy: &Proxy, knobs: &Knobs) {
     addresses.retain(|a| speaks(proxy, a) && (!both || ip(a).map(|ip| ip.is_ipv4()) == first));
 }
 
-fn of_cluster<'a>(service: &'a Service, proxy: &Proxy) -> &'a [Str] {
+fn of_cluster<'a>(service: &'a Service, proxy: &ReadProxy) -> &'a [Str] {
     if proxy.cluster.is_empty() {
         return &[];
     }
-    service.cluster_addresses.iter().find(|(cluster, _)| *cluster == proxy.cluster).map_or(&[], |(_, list)| list)
+    service.cluster_addresses.iter().find(|(cluster, _)| *cluster == *proxy.cluster).map_or(&[], |(_, list)| list)
 }
 
-fn uses_allocated(proxy: &Proxy, knobs: &Knobs) -> bool {
+fn uses_allocated(proxy: &ReadProxy, knobs: &Knobs) -> bool {
     let allocated = proxy.flag("DNS_AUTO_ALLOCATE") || knobs.ip_auto_allocate;
     allocated && (proxy.flag("DNS_CAPTURE") || proxy.kind == ProxyKind::Waypoint)
 }
 
 /// Whether the client has an address of the same family. Blocks are judged by their first address.
-fn speaks(proxy: &Proxy, address: &str) -> bool {
+fn speaks(proxy: &ReadProxy, address: &str) -> bool {
     match ip(address) {
         Some(IpAddr::V4(_)) => proxy.has_ipv4(),
         Some(IpAddr::V6(_)) => proxy.has_ipv6(),

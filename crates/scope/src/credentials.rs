@@ -13,6 +13,8 @@ use model::proxy::{Proxy, ProxyKind};
 use model::snapshot::Snapshot;
 use model::snapshot::workloads::Credentials;
 
+use crate::client::ReadProxy;
+
 const ACCOUNT: &str = "internal.istio.io/service-account-name";
 
 /// What a client gets for the name of a secret.
@@ -26,13 +28,14 @@ pub enum Secret {
 /// may use.
 pub(crate) fn granted(
     credentials: &Credentials,
-    proxy: &Proxy,
+    proxy: &ReadProxy,
     named: Option<&BTreeSet<Str>>,
     resource: &str,
 ) -> Option<Secret> {
     let reference = CredentialRef::parse(resource)?;
-    let namespace = reference.namespace.unwrap_or(&proxy.namespace);
-    let is_near = namespace == proxy.namespace.as_str();
+    let own: &str = proxy.namespace.as_str();
+    let namespace = reference.namespace.unwrap_or(own);
+    let is_near = namespace == own;
     let is_granted = match reference.scheme {
         CredentialScheme::GatewaySecret => named.is_some_and(|named| named.contains(resource)),
         // Certificates of authorities are no secret, and belong to the server that the client calls.

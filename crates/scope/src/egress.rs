@@ -17,6 +17,7 @@ use model::snapshot::Snapshot;
 use model::snapshot::routing::VirtualServiceRule;
 
 use crate::imports::{Imports, Matching};
+use crate::sections::{Importer, Sections};
 use crate::visibility::{self, Exported};
 
 /// One egress listener and what it imports.
@@ -66,15 +67,19 @@ pub(crate) fn sidecar_for(world: &Snapshot, proxy: &Proxy) -> Option<Config<Side
 }
 
 /// The client's egress listeners.
-pub(crate) fn listeners(world: &Snapshot, proxy: &Proxy, sidecar: Option<&Config<Sidecar>>) -> Vec<EgressListener> {
-    let exported = Exported::to(world, &proxy.namespace);
+pub(crate) fn listeners(
+    sections: &Sections,
+    importer: Importer<'_>,
+    sidecar: Option<&Config<Sidecar>>,
+) -> Vec<EgressListener> {
+    let exported = Exported::to(sections, importer.namespace);
     let specs = sidecar.map_or(&[][..], |s| &s.spec.egress);
     if specs.is_empty() {
-        return vec![listener(None, &Imports::everything(), &exported, proxy)];
+        return vec![listener(None, &Imports::everything(), &exported, importer)];
     }
     let own = |spec: &IstioEgressListener| {
-        let imports = Imports::parse(&spec.hosts, &proxy.namespace);
-        listener(Some(Hashed::from_message(spec.clone())), &imports, &exported, proxy)
+        let imports = Imports::parse(&spec.hosts, importer.namespace);
+        listener(Some(Hashed::from_message(spec.clone())), &imports, &exported, importer)
     };
     specs.iter().map(own).collect()
 }
@@ -83,7 +88,7 @@ fn listener(
     spec: Option<Hashed<IstioEgressListener>>,
     imports: &Imports,
     exported: &Exported,
-    proxy: &Proxy,
+    importer: Importer<'_>,
 ) -> EgressListener {
     let mut found = EgressListener {
         spec,
@@ -95,8 +100,8 @@ fn listener(
     // Gateways name every service they may reach, whatever namespace claims the host.
     let wanted = exported.services.iter().filter(|s| imports.admits(&s.namespace, &s.hostname));
     let on_port = wanted.filter_map(|s| with_port(s, found.only_port())).map(|s| with_aliases(s, imports));
-    found.services = if proxy.kind == ProxyKind::Sidecar {
-        one_owner(on_port.collect(), &proxy.namespace)
+    found.services = if importer.kind == ProxyKind::Sidecar {
+        one_owner(on_port.collect(), importer.namespace)
     } else {
         on_port.collect()
     };
@@ -186,16 +191,20 @@ fn most_specific_routes(
 }
 
 /// Services of all listeners, each host once, and services that only routes name as destinations.
-pub(crate) fn imported_services(world: &Snapshot, proxy: &Proxy, egress: &[EgressListener]) -> Vec<Arc<Service>> {
+pub(crate) fn imported_services(
+    sections: &Sections,
+    importer: Importer<'_>,
+    egress: &[EgressListener],
+) -> Vec<Arc<Service>> {
     let mut all = Imported::default();
     for listener in egress {
         listener.services.iter().for_each(|service| all.add(service));
-        if proxy.kind != ProxyKind::Sidecar {
+        if importer.kind != ProxyKind::Sidecar {
             continue;
         }
         for rule in &listener.virtual_services {
-            for (host, ports) in destinations(&rule.config.spec, &proxy.namespace) {
-                let Some(service) = visibility::destination(world, host, &proxy.namespace) else { continue };
+            for (host, ports) in destinations(&rule.config.spec, importer.namespace) {
+                let Some(service) = visibility::destination(sections, host, importer.namespace) else { continue };
                 let cut = match listener.only_port() {
                     Some(port) => with_port(service, Some(port)),
                     None => with_ports(service, &ports),

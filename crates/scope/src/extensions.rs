@@ -23,7 +23,7 @@ pub fn of_phase(view: &View, phase: ExecutionPhase, side: Side, port: u32) -> Ve
     let mut found = attached(view, &view.extensions.traffic_extensions);
     found.retain(|e| e.spec.phase() == phase && holds_for(&e.spec.r#match, side, port));
     // Both sorts are stable: what is equal in priority keeps its order.
-    found.sort_by_key(|e| e.meta.namespace != view.proxy.namespace);
+    found.sort_by_key(|e| e.meta.namespace != *view.proxy.namespace);
     found.sort_by_key(|e| std::cmp::Reverse(e.spec.priority.unwrap_or(i32::MIN)));
     found
 }
@@ -32,7 +32,7 @@ pub fn of_phase(view: &View, phase: ExecutionPhase, side: Side, port: u32) -> Ve
 pub fn askable(view: &View) -> impl Iterator<Item = &Config<TrafficExtension>> {
     let root = view.settings.root_namespace();
     let near =
-        move |e: &&Config<TrafficExtension>| e.meta.namespace == view.proxy.namespace || e.meta.namespace == root;
+        move |e: &&Config<TrafficExtension>| e.meta.namespace == *view.proxy.namespace || e.meta.namespace == root;
     view.extensions.traffic_extensions.iter().filter(near)
 }
 

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
-pub mod affected;
+pub mod client;
 pub mod credentials;
 pub mod egress;
 pub mod extensions;
@@ -12,10 +12,14 @@ pub mod gateway;
 pub mod identity;
 mod imports;
 pub mod inbound;
+pub mod outbound;
 pub mod patches;
+pub mod reads;
 pub mod rules;
+mod sections;
 pub mod select;
 pub mod view;
 mod visibility;
 
+pub use client::ReadProxy;
 pub use view::View;

@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use model::config::Meta;
 use model::config::patches::{Patch, PatchSet};
-use model::hashed::Hashed;
+use model::hashed::{Hashed, fingerprint};
 use model::names::{Namespace, Str};
 use model::proxy::Proxy;
 use model::snapshot::Snapshot;
@@ -21,6 +21,7 @@ pub struct Patches {
     all: Vec<HeldPatch>,
     /// Services, as `host` or `namespace/host`, that a gateway needs for them.
     pub referenced_services: BTreeSet<Str>,
+    fingerprint: u128,
 }
 
 /// A patch, and the EnvoyFilter it is of.
@@ -42,10 +43,11 @@ impl Patches {
             (spec.priority, meta.namespace != root, meta.created, format!("{}.{}", meta.name, meta.namespace))
         });
         let services = held.iter().flat_map(|set| set.referenced_services());
-        Patches {
-            referenced_services: services.map(Str::from).collect(),
-            all: held.iter().flat_map(|set| held_patches(set, proxy)).collect(),
-        }
+        let referenced_services = services.map(Str::from).collect();
+        let all: Vec<HeldPatch> = held.iter().flat_map(|set| held_patches(set, proxy)).collect();
+        let patches: Vec<_> = all.iter().map(|held| (&held.patch, &held.filter)).collect();
+        let fingerprint = fingerprint(&(&referenced_services, patches));
+        Patches { all, referenced_services, fingerprint }
     }
 
     /// Patches of some kinds of objects.
@@ -57,6 +59,11 @@ impl Patches {
     pub fn adding(&self, kind: ApplyTo) -> impl Iterator<Item = &Hashed<Patch>> {
         let patches = self.all.iter().map(|held| &held.patch);
         patches.filter(move |patch| patch.apply_to == kind && patch.operation == Operation::Add)
+    }
+
+    /// Equal for clients that have the same patches.
+    pub fn fingerprint(&self) -> u128 {
+        self.fingerprint
     }
 
     pub fn is_empty(&self) -> bool {

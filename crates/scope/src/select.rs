@@ -6,11 +6,11 @@ use api::istio::extensions::v1alpha1::TrafficExtension;
 use api::istio::networking::v1alpha3::EnvoyFilter;
 use api::istio::r#type::v1beta1::PolicyTargetReference;
 use model::config::Config;
-use model::labels::{Labels, selects};
 use model::names::Namespace;
 use model::settings::Knobs;
 
 use crate::View;
+use crate::client::Selectable;
 
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
@@ -64,7 +64,7 @@ impl Targeted for EnvoyFilter {
 /// Policies that attach to this client: the root namespace's first, then its own, each oldest first.
 pub fn attached<'a, T: Targeted>(view: &View, policies: &'a [Config<T>]) -> Vec<&'a Config<T>> {
     let root = view.settings.root_namespace();
-    let own = &view.proxy.namespace;
+    let own: &Namespace = &view.proxy.namespace;
     let of = |namespace: &Namespace| {
         let namespace = namespace.clone();
         policies.iter().filter(move |p| p.meta.namespace == namespace)
@@ -92,13 +92,13 @@ pub(crate) fn attaches(
     policy: &impl Targeted,
     namespace: &Namespace,
     workload: &Namespace,
-    labels: &Labels,
+    labels: &impl Selectable,
     selectors: Selectors,
 ) -> bool {
     let targets = policy.targets();
     if targets.is_empty() {
         let reached = selectors == Selectors::ForAll || labels.get(GATEWAY_NAME).is_none();
-        return reached && policy.selector().is_none_or(|wanted| selects(wanted, labels));
+        return reached && policy.selector().is_none_or(|wanted| labels.is_selected_by(wanted));
     }
     let Some(gateway) = labels.get(GATEWAY_NAME) else { return false };
     let is_gateway = |t: &&PolicyTargetReference| t.group == "gateway.networking.k8s.io" && t.kind == "Gateway";

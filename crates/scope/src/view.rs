@@ -1,111 +1,291 @@
 //! The View: everything translation may read for one client.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use api::istio::mesh::v1alpha1::{ProxyConfig, mesh_config};
 use api::istio::networking::v1alpha3::{OutboundTrafficPolicy, Sidecar, outbound_traffic_policy};
 use model::config::Config;
 use model::config::mesh::effective_proxy_config;
-use model::endpoint::Endpoint;
+use model::endpoint::{Endpoint, TlsMode};
 use model::fetch_requests::KeySets;
-use model::hashed::Hashed;
-use model::names::{Hostname, ServiceKey};
-use model::proxy::Proxy;
+use model::hashed::{Hashed, fingerprint};
+use model::names::{ServiceKey, Str};
+use model::proxy::{Proxy, ProxyKind};
 use model::service::Service;
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use model::snapshot::endpoints::Endpoints;
-use model::snapshot::objects::{Extensions, Gateways, SecurityPolicies};
+use model::snapshot::objects::{Extensions, Gateways, SecurityPolicies, Sidecars};
 use model::snapshot::routing::{ConsolidatedRule, Routing, VirtualServiceRule};
 use model::snapshot::services::Services;
 use model::snapshot::workloads::Credentials;
 
+use crate::client::ReadProxy;
 use crate::credentials::{self, Secret};
 use crate::egress::{self, EgressListener};
 use crate::gateway::{self, MergedGateway};
 use crate::inbound::ServiceTarget;
+use crate::outbound::{ImportedServices, OutboundScopes};
 use crate::patches::Patches;
-use crate::rules;
+use crate::reads::{Aspect, Input, ReadSet, Reads, Tracked};
+use crate::rules::{self, ImportedRules};
+use crate::sections::{Importer, Sections};
 use crate::visibility;
 
-/// What one client may see. Clients that are alike in all that scope reads share one.
+/// What one client may see. Reads of its fields are recorded: see `reads`.
 #[derive(Clone, Debug)]
 pub struct View {
-    pub proxy: Arc<Proxy>,
+    pub proxy: ReadProxy,
+    /// Settings are an input of everything, so their reads are not recorded.
     pub settings: Arc<Settings>,
     /// The client's own settings: those it sent, or the mesh's.
-    pub proxy_config: Hashed<ProxyConfig>,
-    /// The Sidecar resource that rules this client, if one does.
-    pub sidecar: Option<Config<Sidecar>>,
+    pub proxy_config: Tracked<Hashed<ProxyConfig>>,
+    /// The Sidecar resource that applies to this client, if one does.
+    pub sidecar: Tracked<Option<Config<Sidecar>>>,
     /// Where traffic to unknown destinations goes.
-    pub outbound_policy: Hashed<OutboundTrafficPolicy>,
+    pub outbound_policy: Tracked<Hashed<OutboundTrafficPolicy>>,
     /// Egress listeners with the services and routes each imports; one catch-all without a Sidecar.
-    pub egress: Vec<EgressListener>,
+    pub egress: Tracked<Arc<Vec<EgressListener>>>,
     /// Services of all egress listeners, each host once.
-    pub services: Vec<Arc<Service>>,
+    services: Tracked<Arc<ImportedServices>>,
+    rules: Tracked<Arc<ImportedRules>>,
     /// Services that this client itself is an endpoint of.
-    pub inbound: Vec<ServiceTarget>,
+    pub inbound: Tracked<Hashed<Vec<ServiceTarget>>>,
     /// Gateways that select this client, merged; routers only.
-    pub gateway: Option<MergedGateway>,
-    pub policy: Arc<SecurityPolicies>,
-    /// Keys that were fetched for request authentication.
-    pub keys: Arc<KeySets>,
-    pub gateways: Arc<Gateways>,
-    pub extensions: Arc<Extensions>,
+    pub gateway: Tracked<Option<Hashed<MergedGateway>>>,
     /// What EnvoyFilters change in this client's config.
-    pub patches: Arc<Patches>,
-    /// Endpoints of the whole mesh; read them through `endpoints`.
-    mesh_endpoints: Arc<Endpoints>,
+    pub patches: Tracked<Arc<Patches>>,
+    pub policy: Tracked<Arc<SecurityPolicies>>,
+    /// Keys that were fetched for request authentication.
+    pub keys: Tracked<Arc<KeySets>>,
+    pub gateways: Tracked<Arc<Gateways>>,
+    pub extensions: Tracked<Arc<Extensions>>,
     /// Credentials of the whole mesh; read them through `secret`.
-    credentials: Arc<Credentials>,
-    mesh_services: Arc<Services>,
-    mesh_routing: Arc<Routing>,
-    by_host: BTreeMap<Hostname, usize>,
-    rules: BTreeMap<Hostname, Vec<Arc<ConsolidatedRule>>>,
+    credentials: Tracked<Arc<Credentials>>,
+    mesh_services: Tracked<Arc<Services>>,
+    mesh_routing: Tracked<Arc<Routing>>,
+    /// Endpoints of the whole mesh; read them through `endpoints` and `identities`, which record each service.
+    mesh_endpoints: Arc<Endpoints>,
+    sidecars: Arc<Sidecars>,
+    reads: Arc<Reads>,
+}
+
+/// What clusters read of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EndpointIdentity<'a> {
+    pub service_port: &'a Str,
+    pub service_account: &'a Str,
+    pub tls: TlsMode,
 }
 
 impl View {
-    /// The view of one client that serves `inbound`, as `inbound::targets` tells.
+    /// The view of one client that serves `inbound`, as `inbound::targets` returns it.
     pub fn new(world: &Snapshot, proxy: &Arc<Proxy>, inbound: Vec<ServiceTarget>) -> View {
+        View::shared(world, proxy, Hashed::new(inbound), &OutboundScopes::default())
+    }
+
+    /// The same with outbound scopes shared by all clients.
+    pub fn shared(
+        world: &Snapshot,
+        proxy: &Arc<Proxy>,
+        inbound: Hashed<Vec<ServiceTarget>>,
+        scopes: &OutboundScopes,
+    ) -> View {
+        let reads = Arc::new(Reads::default());
         let sidecar = egress::sidecar_for(world, proxy);
-        let egress = egress::listeners(world, proxy, sidecar.as_ref());
-        let services = egress::imported_services(world, proxy, &egress);
-        let by_host = services.iter().enumerate().map(|(i, s)| (s.hostname.clone(), i)).collect();
+        let outbound = scopes.get(&Sections::of(world), importer(proxy), sidecar.as_ref());
+        let proxy_config = Hashed::from_message(effective_proxy_config(&world.settings.mesh, &proxy.proxy_config));
+        let policy = outbound_policy(&world.settings, sidecar.as_ref());
+        let gateway = gateway::merged(world, proxy, &inbound).map(Hashed::new);
+        let patches = Arc::new(Patches::new(world, proxy));
         View {
-            proxy: proxy.clone(),
+            proxy: ReadProxy::new(proxy.clone(), &reads),
             settings: world.settings.clone(),
-            proxy_config: Hashed::from_message(effective_proxy_config(&world.settings.mesh, &proxy.proxy_config)),
-            outbound_policy: outbound_policy(&world.settings, sidecar.as_ref()),
-            gateway: gateway::merged(world, proxy, &inbound),
-            inbound,
-            policy: world.policy.clone(),
-            keys: world.keys.clone(),
-            gateways: world.gateways.clone(),
-            extensions: world.extensions.clone(),
-            patches: Arc::new(Patches::new(world, proxy)),
+            proxy_config: Tracked::new(proxy_config, Input::ProxyConfig, &reads),
+            outbound_policy: Tracked::new(policy, Input::OutboundPolicy, &reads),
+            gateway: Tracked::new(gateway, Input::Gateway, &reads),
+            inbound: Tracked::new(inbound, Input::Inbound, &reads),
+            policy: Tracked::new(world.policy.clone(), Input::Policy, &reads),
+            keys: Tracked::new(world.keys.clone(), Input::Keys, &reads),
+            gateways: Tracked::new(world.gateways.clone(), Input::Gateways, &reads),
+            extensions: Tracked::new(world.extensions.clone(), Input::ExtensionObjects, &reads),
+            patches: Tracked::new(patches, Input::Patches, &reads),
             mesh_endpoints: world.endpoints.clone(),
-            credentials: world.credentials.clone(),
-            mesh_services: world.services.clone(),
-            mesh_routing: world.routing.clone(),
-            rules: rules::for_services(world, proxy, &services),
-            by_host,
-            sidecar,
-            egress,
-            services,
+            sidecars: world.sidecars.clone(),
+            credentials: Tracked::new(world.credentials.clone(), Input::Credentials, &reads),
+            mesh_services: Tracked::new(world.services.clone(), Input::MeshServices, &reads),
+            mesh_routing: Tracked::new(world.routing.clone(), Input::MeshRouting, &reads),
+            egress: Tracked::new(outbound.egress, Input::Egress, &reads),
+            services: Tracked::new(outbound.services, Input::Services, &reads),
+            rules: Tracked::new(outbound.rules, Input::Rules, &reads),
+            sidecar: Tracked::new(sidecar, Input::Sidecar, &reads),
+            reads,
         }
     }
 
-    /// This view over a world in which only endpoints and credentials changed.
+    /// This client's view of another snapshot. Parts whose sections are the same are taken over.
     #[must_use]
-    pub fn refreshed(&self, world: &Snapshot, inbound: Vec<ServiceTarget>) -> View {
-        let (mesh_endpoints, credentials) = (world.endpoints.clone(), world.credentials.clone());
-        View { inbound, mesh_endpoints, credentials, ..self.clone() }
+    pub fn renewed(&self, world: &Snapshot, inbound: Hashed<Vec<ServiceTarget>>, scopes: &OutboundScopes) -> View {
+        let is_same = Arc::ptr_eq(&self.settings, &world.settings)
+            && Arc::ptr_eq(&self.sidecars, &world.sidecars)
+            && Arc::ptr_eq(self.gateways.peek(), &world.gateways)
+            && Arc::ptr_eq(self.extensions.peek(), &world.extensions);
+        // Routers read services and objects for their gateways.
+        if !is_same || self.proxy.unrecorded().kind != ProxyKind::Sidecar {
+            return View::shared(world, self.proxy.unrecorded(), inbound, scopes);
+        }
+        let sidecar = self.sidecar.peek().as_ref();
+        let outbound = scopes.get(&Sections::of(world), importer(self.proxy.unrecorded()), sidecar);
+        let reads = &self.reads;
+        View {
+            inbound: Tracked::new(inbound, Input::Inbound, reads),
+            policy: Tracked::new(world.policy.clone(), Input::Policy, reads),
+            keys: Tracked::new(world.keys.clone(), Input::Keys, reads),
+            mesh_endpoints: world.endpoints.clone(),
+            credentials: Tracked::new(world.credentials.clone(), Input::Credentials, reads),
+            mesh_services: Tracked::new(world.services.clone(), Input::MeshServices, reads),
+            mesh_routing: Tracked::new(world.routing.clone(), Input::MeshRouting, reads),
+            egress: Tracked::new(outbound.egress, Input::Egress, reads),
+            services: Tracked::new(outbound.services, Input::Services, reads),
+            rules: Tracked::new(outbound.rules, Input::Rules, reads),
+            ..self.clone()
+        }
+    }
+
+    /// Whether `renewed` has nothing to compute for this snapshot.
+    pub fn renews_quickly(&self, world: &Snapshot) -> bool {
+        Arc::ptr_eq(&self.settings, &world.settings)
+            && Arc::ptr_eq(&self.sidecars, &world.sidecars)
+            && Arc::ptr_eq(self.gateways.peek(), &world.gateways)
+            && Arc::ptr_eq(self.extensions.peek(), &world.extensions)
+            && Arc::ptr_eq(self.mesh_services.peek(), &world.services)
+            && Arc::ptr_eq(self.mesh_routing.peek(), &world.routing)
+            && self.proxy.unrecorded().kind == ProxyKind::Sidecar
+    }
+
+    /// Whether nothing but endpoints differs, so that any result that read none of the changed endpoints holds.
+    pub fn is_same_but_endpoints(&self, other: &View) -> bool {
+        fn is_same<T>(one: &Tracked<Arc<T>>, other: &Tracked<Arc<T>>) -> bool {
+            Arc::ptr_eq(one.peek(), other.peek())
+        }
+        Arc::ptr_eq(self.proxy.unrecorded(), other.proxy.unrecorded())
+            && Arc::ptr_eq(&self.settings, &other.settings)
+            && Arc::ptr_eq(&self.sidecars, &other.sidecars)
+            && is_same(&self.egress, &other.egress)
+            && is_same(&self.services, &other.services)
+            && is_same(&self.rules, &other.rules)
+            && self.inbound.peek() == other.inbound.peek()
+            && self.gateway.peek() == other.gateway.peek()
+            && is_same(&self.patches, &other.patches)
+            && is_same(&self.policy, &other.policy)
+            && is_same(&self.keys, &other.keys)
+            && is_same(&self.gateways, &other.gateways)
+            && is_same(&self.extensions, &other.extensions)
+            && is_same(&self.credentials, &other.credentials)
+            && is_same(&self.mesh_services, &other.mesh_services)
+            && is_same(&self.mesh_routing, &other.mesh_routing)
+    }
+
+    /// The same view with a recorder of its own, for one computation.
+    #[must_use]
+    pub fn recording(&self) -> (View, Arc<Reads>) {
+        let reads = Arc::new(Reads::default());
+        let view = View {
+            proxy: ReadProxy::new(self.proxy.unrecorded().clone(), &reads),
+            settings: self.settings.clone(),
+            proxy_config: self.proxy_config.recorded_by(&reads),
+            sidecar: self.sidecar.recorded_by(&reads),
+            outbound_policy: self.outbound_policy.recorded_by(&reads),
+            egress: self.egress.recorded_by(&reads),
+            services: self.services.recorded_by(&reads),
+            rules: self.rules.recorded_by(&reads),
+            inbound: self.inbound.recorded_by(&reads),
+            gateway: self.gateway.recorded_by(&reads),
+            patches: self.patches.recorded_by(&reads),
+            policy: self.policy.recorded_by(&reads),
+            keys: self.keys.recorded_by(&reads),
+            gateways: self.gateways.recorded_by(&reads),
+            extensions: self.extensions.recorded_by(&reads),
+            credentials: self.credentials.recorded_by(&reads),
+            mesh_services: self.mesh_services.recorded_by(&reads),
+            mesh_routing: self.mesh_routing.recorded_by(&reads),
+            mesh_endpoints: self.mesh_endpoints.clone(),
+            sidecars: self.sidecars.clone(),
+            reads: reads.clone(),
+        };
+        (view, reads)
+    }
+
+    /// The fingerprint of this view's values of the inputs in a set: views that agree in it give the same result.
+    /// Sections of the snapshot count by their address, so one of the views must live as long as the fingerprint.
+    pub fn fingerprint(&self, set: &ReadSet) -> u128 {
+        fingerprint(&Inputs { view: self, set })
+    }
+
+    /// Whether what was read of a service's endpoints is the same in this view.
+    pub fn has_endpoints(&self, key: &ServiceKey, aspect: Aspect, found: u128) -> bool {
+        self.endpoints_fingerprint(key, aspect) == found
+    }
+
+    fn endpoints_fingerprint(&self, key: &ServiceKey, aspect: Aspect) -> u128 {
+        match aspect {
+            Aspect::All => fingerprint(&self.mesh_endpoints.address_of(key)),
+            Aspect::Identities => {
+                let found: BTreeSet<_> = identities(&self.mesh_endpoints, key).map(|i| fingerprint(&i)).collect();
+                fingerprint(&found)
+            }
+        }
+    }
+
+    fn hash_input<H: Hasher>(&self, input: Input, state: &mut H) {
+        fn address<T, H: Hasher>(part: &Tracked<Arc<T>>, state: &mut H) {
+            Arc::as_ptr(part.peek()).addr().hash(state);
+        }
+        match input {
+            Input::ProxyConfig => self.proxy_config.peek().hash(state),
+            Input::Sidecar => self.sidecar.peek().hash(state),
+            Input::OutboundPolicy => self.outbound_policy.peek().hash(state),
+            Input::Egress => address(&self.egress, state),
+            Input::Services => address(&self.services, state),
+            Input::Rules => address(&self.rules, state),
+            Input::Inbound => self.inbound.peek().hash(state),
+            Input::Gateway => self.gateway.peek().hash(state),
+            Input::Patches => self.patches.peek().fingerprint().hash(state),
+            Input::Policy => address(&self.policy, state),
+            Input::Keys => address(&self.keys, state),
+            Input::Gateways => address(&self.gateways, state),
+            Input::ExtensionObjects => address(&self.extensions, state),
+            Input::Credentials => address(&self.credentials, state),
+            Input::MeshServices => address(&self.mesh_services, state),
+            Input::MeshRouting => address(&self.mesh_routing, state),
+            Input::Kind
+            | Input::Id
+            | Input::Ips
+            | Input::Families
+            | Input::Namespace
+            | Input::Domain
+            | Input::Cluster
+            | Input::ServiceCluster
+            | Input::Network
+            | Input::Locality
+            | Input::Labels
+            | Input::Interception
+            | Input::PodPorts
+            | Input::Extensions
+            | Input::EnvoyVersion => _ = self.proxy.hash_input(input, state),
+        }
+    }
+
+    /// Services of all egress listeners, each host once.
+    pub fn services(&self) -> &[Arc<Service>] {
+        &self.services.list
     }
 
     /// The imported service of this host name.
     pub fn service(&self, host: &str) -> Option<&Arc<Service>> {
-        self.by_host.get(host).map(|index| &self.services[*index])
+        self.services.get(host)
     }
 
     /// The service of this host name that the client would see if it were imported: for inbound use and
@@ -145,7 +325,20 @@ impl View {
 
     /// All endpoints of a service, every port, whatever their health.
     pub fn endpoints<'a>(&'a self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
-        self.mesh_endpoints.of(&service.key())
+        let key = service.key();
+        let found = self.mesh_endpoints.of(&key);
+        let read = self.endpoints_fingerprint(&key, Aspect::All);
+        self.reads.note_endpoints(key, Aspect::All, read);
+        found
+    }
+
+    /// The identities that endpoints of a service may have, for clusters, which do not change with every endpoint.
+    pub fn identities<'a>(&'a self, service: &Service) -> impl Iterator<Item = EndpointIdentity<'a>> + use<'a> {
+        let key = service.key();
+        let found = identities(&self.mesh_endpoints, &key);
+        let read = self.endpoints_fingerprint(&key, Aspect::Identities);
+        self.reads.note_endpoints(key, Aspect::Identities, read);
+        found
     }
 
     /// The secret of this resource name, if there is one and this client may have it.
@@ -176,4 +369,31 @@ fn outbound_policy(settings: &Settings, sidecar: Option<&Config<Sidecar>>) -> Ha
         .as_ref()
         .map_or(outbound_traffic_policy::Mode::AllowAny as i32, |p| p.mode);
     Hashed::from_message(OutboundTrafficPolicy { mode, ..OutboundTrafficPolicy::default() })
+}
+
+fn importer(proxy: &Proxy) -> Importer<'_> {
+    Importer { kind: proxy.kind, namespace: &proxy.namespace }
+}
+
+fn identities<'a>(endpoints: &'a Endpoints, key: &ServiceKey) -> impl Iterator<Item = EndpointIdentity<'a>> + use<'a> {
+    endpoints.of(key).map(|e| EndpointIdentity {
+        service_port: &e.service_port,
+        service_account: &e.service_account,
+        tls: e.tls,
+    })
+}
+
+/// Inputs of a view, to be hashed.
+struct Inputs<'a> {
+    view: &'a View,
+    set: &'a ReadSet,
+}
+
+impl Hash for Inputs<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Settings are not recorded.
+        Arc::as_ptr(&self.view.settings).addr().hash(state);
+        self.set.inputs().for_each(|input| self.view.hash_input(input, state));
+        self.view.proxy.hash_keys(self.set, state);
+    }
 }

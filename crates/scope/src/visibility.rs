@@ -5,8 +5,9 @@ use std::sync::Arc;
 use model::names::{Namespace, ServiceKey};
 use model::service::{Registry, Service};
 use model::settings::Settings;
-use model::snapshot::Snapshot;
 use model::snapshot::routing::{Routing, VirtualServiceRule};
+
+use crate::sections::Sections;
 
 /// The reserved gateway that stands for all sidecars.
 const MESH: &str = "mesh";
@@ -21,7 +22,7 @@ pub(crate) struct Exported {
 }
 
 impl Exported {
-    pub(crate) fn to(world: &Snapshot, client: &Namespace) -> Exported {
+    pub(crate) fn to(world: &Sections, client: &Namespace) -> Exported {
         let default = world.settings.default_service_export();
         let visible = world.services.iter().filter(|s| s.export_to.or(&default).admits(&s.namespace, client));
         let (public, named): (Vec<_>, Vec<_>) = visible.cloned().partition(|s| s.export_to.or(&default).is_public());
@@ -74,7 +75,7 @@ fn is_bound(rule: &VirtualServiceRule, gateway: &str) -> bool {
 
 /// The service that a route of this client's means by a host: its own namespace's, else the best that it
 /// may see, Kubernetes' services before others and older ones before younger.
-pub(crate) fn destination<'a>(world: &'a Snapshot, host: &str, client: &Namespace) -> Option<&'a Arc<Service>> {
+pub(crate) fn destination<'a>(world: &'a Sections, host: &str, client: &Namespace) -> Option<&'a Arc<Service>> {
     let own = world.services.get(&ServiceKey { hostname: host.into(), namespace: client.clone() });
     if own.is_some() {
         return own;

@@ -8,7 +8,7 @@ use api::envoy::config::core::v3::{Address, SocketAddress, TypedExtensionConfig,
 use api::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
 use api::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
 use model::names::Str;
-use model::proxy::Proxy;
+use scope::ReadProxy;
 use scope::View;
 
 /// Envoy's c-ares DNS resolver.
@@ -24,7 +24,7 @@ pub enum DnsFamily {
 
 impl DnsFamily {
     /// The families that this proxy has addresses of. IPv4 only, unless `dual_stack` or the proxy has no IPv4 address.
-    pub fn of(proxy: &Proxy, dual_stack: bool) -> DnsFamily {
+    pub fn of(proxy: &ReadProxy, dual_stack: bool) -> DnsFamily {
         match (proxy.has_ipv4(), proxy.has_ipv6()) {
             (true, true) if dual_stack => DnsFamily::All,
             (false, true) => DnsFamily::V6,

@@ -19,4 +19,4 @@ pub mod render;
 pub mod security;
 pub mod telemetry;
 
-pub use recipe::{Recipe, endpoints, recipe, recipes};
+pub use recipe::{Recipe, endpoints, recipe, recipes, unpatched};

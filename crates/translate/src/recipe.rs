@@ -10,10 +10,10 @@ use scope::View;
 use crate::client::{self, sidecar};
 use crate::extension::WasmPlan;
 use crate::names::{OutboundCluster, parse_outbound_cluster};
-use crate::patch::{self, PatchedPlan};
+use crate::patch::{self, PatchList, PatchedPlan};
 use crate::plan::cluster::{ClusterKind, ClusterPlan};
 use crate::plan::endpoints::{self, EndpointsPlan};
-use crate::plan::listener::ListenerPlan;
+use crate::plan::listener::{self, Direction, ListenerPlan};
 use crate::plan::names::NameTablePlan;
 use crate::plan::route::RoutePlan;
 use crate::plan::secret::{self, SecretPlan};
@@ -51,6 +51,26 @@ pub fn recipes(view: &View, kind: &TypeUrl, problems: &mut Vec<Problem>) -> Vec<
         }
         k if *k == TypeUrl::EXTENSION => client::extension_plans(view).into_iter().map(Recipe::extension).collect(),
         k if *k == TypeUrl::NAME_TABLE => vec![Recipe::name_table(sidecar::name_table(view))],
+        _ => Vec::new(),
+    }
+}
+
+/// The clusters or listeners of one direction, for a sidecar without patches. Both directions together are all of them;
+/// of two with one name the outbound one counts. Few clients share inbound resources, and many the outbound ones.
+pub fn unpatched(view: &View, kind: &TypeUrl, direction: Direction) -> Vec<Recipe> {
+    let patches = PatchList::new(Vec::new());
+    let cluster = |plan| Recipe::cluster(PatchedPlan::Planned { plan, patches: patches.clone() });
+    let listener = |plan| Recipe::listener(PatchedPlan::Planned { plan, patches: patches.clone() });
+    match (kind, direction) {
+        (k, Direction::Outbound) if *k == TypeUrl::CLUSTER => {
+            sidecar::outbound_clusters(view).into_iter().map(cluster).collect()
+        }
+        (k, Direction::Inbound) if *k == TypeUrl::CLUSTER => {
+            sidecar::inbound_clusters(view).into_iter().map(cluster).collect()
+        }
+        (k, direction) if *k == TypeUrl::LISTENER => {
+            listener::of_direction(view, direction).into_iter().map(listener).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -90,6 +90,11 @@ impl Collector for CurrentValues {
         let (many, few) = (register.objects(&world).len() as f64, register.resources().len() as f64);
         let help = "Objects and resources withheld from clients that rejected them";
         labelled(&mut encoder, "pilotage_quarantined", help, &[(objects, many), (resources, few)])?;
+        let [resources, endpoints, routes] = self.pilot.views().layers().len().map(|count| count as f64);
+        let (of_type, of_endpoints, of_routes) = ([("of", "resources")], [("of", "endpoints")], [("of", "routes")]);
+        let layers: &[(&[(&str, &str)], f64)] =
+            &[(&of_type, resources), (&of_endpoints, endpoints), (&of_routes, routes)];
+        labelled(&mut encoder, "pilotage_layers", "Parts of the configuration that clients share", layers)?;
         self.sources(&mut encoder)?;
         let help = "Log lines dropped because the log was not read fast enough";
         let name = "pilotage_log_lines_dropped_total";

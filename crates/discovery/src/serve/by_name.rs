@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{Resource, TypeUrl};
 use model::names::Namespace;
@@ -12,6 +12,7 @@ use model::settings::Settings;
 
 use crate::serve::bounded::{LeftOut, Why};
 use crate::serve::excess::{self, ClassExcess};
+use crate::serve::layers::memo::{Use, Wanted};
 
 /// Answers that are kept. Envoys ask for one table per port, or one per service and port; others are made again.
 const MOST_KEPT: usize = 20_000;
@@ -23,8 +24,23 @@ pub(crate) struct ByName {
     namespace: Namespace,
     settings: Arc<Settings>,
     excess: Option<Arc<ClassExcess>>,
-    answers: Mutex<HashMap<Box<str>, Option<Resource>>>,
+    answers: Mutex<HashMap<Box<str>, Answer>>,
     bytes: AtomicUsize,
+}
+
+/// A resource, and what it was made of where that is shared.
+#[derive(Clone, Debug)]
+struct Answer {
+    resource: Option<Resource>,
+    made_of: Option<Arc<dyn Use>>,
+}
+
+/// A resource as it was made, before limits.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) resource: Option<Resource>,
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) made_of: Option<Arc<dyn Use>>,
 }
 
 impl ByName {
@@ -38,25 +54,34 @@ impl ByName {
     }
 
     /// The resource of this name, made now if that was not done before.
-    pub(crate) fn answer(
-        &self,
-        name: &str,
-        make: impl FnOnce(&mut Vec<Problem>) -> Option<Resource>,
-    ) -> Option<Resource> {
-        if let Some(known) = self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
-            return known.clone();
+    pub(crate) fn answer(&self, name: &str, make: impl FnOnce() -> Made) -> Option<Resource> {
+        if let Some(known) = self.lock().get(name) {
+            return known.resource.clone();
         }
         // Made outside the lock: two clients may make the same, and one of it stays.
-        let mut problems = Vec::new();
-        let made = make(&mut problems).and_then(|made| self.fitting(made, &mut problems));
+        let Made { resource, mut problems, made_of } = make();
+        let resource = resource.and_then(|made| self.fitting(made, &mut problems));
         if let Some(excess) = &self.excess {
-            excess.set(&self.kind, name, problems);
+            excess.set(&self.kind, name, &problems);
         }
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.lock();
         if answers.len() < MOST_KEPT {
-            answers.insert(name.into(), made.clone());
+            answers.insert(name.into(), Answer { resource: resource.clone(), made_of });
         }
-        made
+        resource
+    }
+
+    /// Whether all answers hold for another snapshot.
+    pub(crate) fn holds(&self, wanted: Wanted<'_>) -> bool {
+        self.lock().values().all(|answer| answer.made_of.as_ref().is_some_and(|made_of| made_of.holds(wanted)))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fitting(&self, made: Resource, problems: &mut Vec<Problem>) -> Option<Resource> {
@@ -84,7 +109,7 @@ mod tests {
     use api::{Resource, TypeUrl};
     use model::settings::{Knobs, Settings};
 
-    use super::ByName;
+    use super::{ByName, Made};
 
     #[test]
     fn hole_04_answers_are_made_once_and_bounded_in_all() {
@@ -93,9 +118,9 @@ mod tests {
         let named = ByName::new(TypeUrl::ROUTE, "shop".into(), settings, None);
         let made = Cell::new(0);
         let ask = |name: &str, bytes: usize| {
-            let make = |_: &mut Vec<_>| {
+            let make = || {
                 made.set(made.get() + 1);
-                Some(Resource::encoded(name, vec![0; bytes].into()))
+                Made { resource: Some(Resource::encoded(name, vec![0; bytes].into())), ..Made::default() }
             };
             named.answer(name, make).is_some()
         };

@@ -11,7 +11,7 @@ use model::printable::clipped;
 use model::proxy::Proxy;
 use tokio::sync::Notify;
 
-use crate::serve::views::RenderedView;
+use crate::serve::rendered::RenderedView;
 
 /// Every connected client, by connection.
 #[derive(Debug, Default)]

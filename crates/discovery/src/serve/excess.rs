@@ -2,6 +2,7 @@
 //! long as a client of the class is connected.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::TypeUrl;
@@ -36,6 +37,8 @@ struct Known {
 #[derive(Debug)]
 pub struct ClassExcess {
     class: u64,
+    /// Some problem was reported.
+    is_used: AtomicBool,
     all: Arc<Excesses>,
 }
 
@@ -49,7 +52,7 @@ impl Excesses {
     pub fn class(self: &Arc<Self>) -> Arc<ClassExcess> {
         let mut known = self.lock();
         known.classes += 1;
-        Arc::new(ClassExcess { class: known.classes, all: self.clone() })
+        Arc::new(ClassExcess { class: known.classes, is_used: AtomicBool::new(false), all: self.clone() })
     }
 
     /// Sends the list of problems if it is not what was sent last.
@@ -77,7 +80,12 @@ impl Excesses {
 
 impl ClassExcess {
     /// All that is wrong with resources of one type, or with the one of this name.
-    pub fn set(&self, kind: &TypeUrl, name: &str, problems: Vec<Problem>) {
+    pub fn set(&self, kind: &TypeUrl, name: &str, problems: &[Problem]) {
+        if problems.is_empty() && !self.is_used.load(Ordering::Relaxed) {
+            return;
+        }
+        self.is_used.store(true, Ordering::Relaxed);
+        let problems = problems.to_vec();
         let mut known = self.all.lock();
         let key = (self.class, kind.clone(), Arc::from(name));
         let before = if problems.is_empty() {
@@ -151,14 +159,14 @@ mod tests {
         let (one, two) = (excesses.class(), excesses.class());
         let problem = || vec![Problem::error(Subject::Source("EnvoyFilter shop/big".into()), "too much")];
         for class in [&one, &two, &one] {
-            class.set(&TypeUrl::LISTENER, "", problem());
+            class.set(&TypeUrl::LISTENER, "", &problem());
         }
         let mut next = || match sent.try_recv().ok()?.changes.remove(0) {
             Change::Problems(list) => Some(list),
             other => panic!("{other:?}"),
         };
         assert_eq!((next(), next()), (Some(problem()), None));
-        one.set(&TypeUrl::LISTENER, "", Vec::new());
+        one.set(&TypeUrl::LISTENER, "", &[]);
         assert_eq!(next(), None, "the other class still has it");
         drop(two);
         assert_eq!(next(), Some(Vec::new()));

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant, SystemTime};
 use api::TypeUrl;
 
 use crate::metrics::Metrics;
+use crate::serve::round::RoundTime;
 
 /// The clock of one stream.
 #[derive(Debug)]
 pub(crate) struct Pace {
     metrics: Arc<Metrics>,
+    round: Arc<RoundTime>,
     /// When the resources of the next response were asked for.
     asked: Option<Instant>,
     change: Option<Underway>,
@@ -24,8 +26,8 @@ struct Underway {
 }
 
 impl Pace {
-    pub(crate) fn new(metrics: Arc<Metrics>) -> Pace {
-        Pace { metrics, asked: None, change: None }
+    pub(crate) fn new(metrics: Arc<Metrics>, round: Arc<RoundTime>) -> Pace {
+        Pace { metrics, round, asked: None, change: None }
     }
 
     /// The stream has nothing to send. What it had of the last change is sent now, but for types that wait
@@ -33,6 +35,7 @@ impl Pace {
     pub(crate) fn idle(&mut self) {
         if let Some(took) = self.change.take().and_then(|change| change.last_sent) {
             self.metrics.converged(took);
+            self.round.note(took);
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::Resource;
+use translate::Recipe;
 
 /// Bytes that are rendered between two sweeps, at least. What no client holds is kept over one sweep, if it was used
 /// since the one before: parts of a route table are of use again after the next change.
@@ -56,6 +57,14 @@ impl Renderings {
             kept.sweep();
         }
         kept.add(fingerprint, made)
+    }
+
+    /// The rendering of a recipe. Secrets go to no cache.
+    pub fn rendered(&self, recipe: &Recipe) -> Resource {
+        match recipe.fingerprint {
+            Some(fingerprint) => self.get(fingerprint, || recipe.render()),
+            None => recipe.render(),
+        }
     }
 
     /// Drops what no client holds, unless it was used since the last sweep.

@@ -25,9 +25,10 @@ use crate::serve::history::Follower;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
 use crate::serve::refusals::Refusals;
+use crate::serve::rendered::RenderedView;
 use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
 use crate::serve::turns::Turns;
-use crate::serve::views::{RenderedView, ViewClass, Views, is_served};
+use crate::serve::views::{Placement, Views, is_served};
 
 /// Bytes of a refusal's message that are logged; pages have more of it.
 const LOGGED_MESSAGE: usize = 1024;
@@ -112,7 +113,7 @@ impl ControlPlane {
 
     /// Drops what no connected client uses.
     pub(crate) fn free_unused(&self) {
-        self.views.free_unused(self.world.now().number);
+        self.views.free_unused(&self.world.now());
         self.configs.retain(|kind| self.clients.watch(kind));
     }
 
@@ -177,12 +178,12 @@ impl Control for ControlPlane {
         let executor = self.turns.executor(&connection.proxy.namespace);
         let (views, at, of) = (self.views.clone(), epoch.clone(), connection.proxy.clone());
         let pins = quarantine.pins().clone();
-        let (slot, cut) = executor.run(move || views.cut(&at, &of, &pins)).await?;
+        let (placement, cut) = executor.run(move || views.cut(&at, &of, &pins, None)).await?;
         arrival.served();
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
         let (views, clients) = (self.views.clone(), self.clients.clone());
-        let pace = Pace::new(self.metrics().clone());
+        let pace = Pace::new(self.metrics().clone(), self.world.round().clone());
         let register = self.register.clone();
         let debug = is_near.then(|| self.debug.clone());
         Ok(Session {
@@ -194,7 +195,7 @@ impl Control for ControlPlane {
             clients,
             register,
             connection,
-            _slot: slot,
+            placement,
             cut,
             quarantine,
             follower,
@@ -244,8 +245,8 @@ pub struct Session {
     clients: Arc<Clients>,
     register: Arc<Register>,
     connection: Arc<Connection>,
-    /// Keeps the class alive as long as one of its clients is connected.
-    _slot: Arc<ViewClass>,
+    /// Its class, which lives as long as one of its clients is connected.
+    placement: Placement,
     cut: Arc<RenderedView>,
     quarantine: Quarantine,
     /// Keeps what this client may still refuse.
@@ -264,7 +265,8 @@ pub struct Session {
 impl Session {
     /// Takes what this client is served from its epoch, with its pins.
     fn recut(&mut self) {
-        (self._slot, self.cut) = self.views.cut(&self.epoch, &self.connection.proxy, self.quarantine.pins());
+        let (proxy, pins) = (&self.connection.proxy, self.quarantine.pins());
+        (self.placement, self.cut) = self.views.cut(&self.epoch, proxy, pins, Some(&self.placement));
         self.connection.adopt(self.cut.clone());
     }
 }
@@ -290,6 +292,21 @@ impl Client for Session {
         }
         self.follower.accepts(self.quarantine.accepted_in_all());
         self.recut();
+    }
+
+    fn adopt_quickly(&mut self) -> bool {
+        let epoch = self.epochs.borrow().clone();
+        let (proxy, has_pins) = (&self.connection.proxy, !self.quarantine.pins().is_empty());
+        if has_pins || !self.views.is_quick(&epoch, proxy, &self.placement, &self.cut) {
+            return false;
+        }
+        self.adopt();
+        true
+    }
+
+    fn is_quick(&mut self, kind: &TypeUrl) -> bool {
+        let is_withheld = self.quarantine.withheld().next().is_some();
+        !is_withheld && self.cut.is_quick(kind)
     }
 
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
 use crate::serve::history::History;
+use crate::serve::round::RoundTime;
 
 /// How many steps back a client may be and still be moved forward by differences alone.
 const REMEMBERED: usize = 64;
@@ -26,7 +27,7 @@ const REMEMBERED_KEYS: usize = 16_384;
 const GATHER: Duration = Duration::from_millis(5);
 /// Problems logged at once; a folder of broken files must not flood the log.
 const MOST_TOLD: usize = 20;
-const GATHER_AT_MOST: Duration = Duration::from_millis(50);
+const GATHER_AT_MOST: Duration = Duration::from_millis(200);
 
 /// The world at one moment, and how it came from the moments before.
 #[derive(Debug)]
@@ -43,6 +44,31 @@ pub struct PublishedSnapshot {
 }
 
 impl PublishedSnapshot {
+    /// The first one, of an empty mesh.
+    pub(crate) fn empty(settings: Settings) -> PublishedSnapshot {
+        PublishedSnapshot {
+            number: 0,
+            snapshot: Arc::new(Snapshot::empty(settings)),
+            deltas: Arc::default(),
+            history: Arc::default(),
+            at: SystemTime::now(),
+            addresses_matter: OnceLock::new(),
+        }
+    }
+
+    /// The next one, given what changed; `None` if too much did to go through.
+    pub(crate) fn next(&self, snapshot: Snapshot, delta: Option<Delta>) -> PublishedSnapshot {
+        let deltas = delta.map_or_else(VecDeque::new, |delta| remembered(&self.deltas, delta));
+        PublishedSnapshot {
+            number: self.number + 1,
+            snapshot: Arc::new(snapshot),
+            deltas: Arc::new(deltas),
+            history: self.history.clone(),
+            at: SystemTime::now(),
+            addresses_matter: OnceLock::new(),
+        }
+    }
+
     /// All that changed since an earlier epoch; `None` if that is too long ago to tell.
     pub fn since(&self, earlier: u64) -> Option<Delta> {
         let steps = usize::try_from(self.number.checked_sub(earlier)?).ok()?;
@@ -75,29 +101,29 @@ pub struct SnapshotWriter {
     changes: mpsc::Sender<Batch>,
     epochs: watch::Receiver<Arc<PublishedSnapshot>>,
     metrics: Arc<Metrics>,
+    round: Arc<RoundTime>,
 }
 
 impl SnapshotWriter {
     /// Starts the writer. It ends when cancelled.
     pub fn start(settings: Settings, metrics: Arc<Metrics>, cancel: CancellationToken) -> SnapshotWriter {
-        let first = PublishedSnapshot {
-            number: 0,
-            snapshot: Arc::new(Snapshot::empty(settings)),
-            deltas: Arc::default(),
-            history: Arc::default(),
-            at: SystemTime::now(),
-            addresses_matter: OnceLock::new(),
-        };
+        let first = PublishedSnapshot::empty(settings);
         let (changes, incoming) = mpsc::channel(1024);
         let (publish, epochs) = watch::channel(Arc::new(first));
-        let recorded = metrics.clone();
+        let (recorded, round) = (metrics.clone(), Arc::<RoundTime>::default());
+        let measured = round.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = write(incoming, publish, recorded) => {}
+                () = write(incoming, publish, recorded, measured) => {}
             }
         });
-        SnapshotWriter { changes, epochs, metrics }
+        SnapshotWriter { changes, epochs, metrics, round }
+    }
+
+    /// Where clients note how long it takes to send them a change.
+    pub(crate) fn round(&self) -> &Arc<RoundTime> {
+        &self.round
     }
 
     /// Where to record.
@@ -125,6 +151,7 @@ async fn write(
     mut incoming: mpsc::Receiver<Batch>,
     publish: watch::Sender<Arc<PublishedSnapshot>>,
     metrics: Arc<Metrics>,
+    round: Arc<RoundTime>,
 ) {
     let publish = Arc::new(publish);
     while let Some(first) = incoming.recv().await {
@@ -144,16 +171,17 @@ async fn write(
                 Err(_) => return,
             }
         }
-        let pause = gathering(begun.elapsed(), &publish.borrow().snapshot.settings.knobs);
+        let took = (begun.elapsed() * 2).max(round.take());
+        let pause = gathering(took, &publish.borrow().snapshot.settings.knobs);
         tokio::time::sleep(pause).await;
     }
 }
 
-/// How long changes are gathered after a batch that took this long to apply. Upstream's debounce settings, which
-/// wait for quiet, are upper bounds here.
-fn gathering(applied_in: Duration, knobs: &Knobs) -> Duration {
+/// How long changes are gathered after a batch, given the time that applying or sending it takes. Upstream's debounce
+/// settings, which wait for quiet, are upper bounds here.
+fn gathering(took: Duration, knobs: &Knobs) -> Duration {
     let bound = knobs.debounce_after.0.min(knobs.debounce_max.0);
-    (applied_in * 2).clamp(GATHER, GATHER_AT_MOST).min(Duration::from_millis(bound))
+    took.clamp(GATHER, GATHER_AT_MOST).min(Duration::from_millis(bound))
 }
 
 fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, metrics: &Metrics) {
@@ -166,21 +194,33 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, m
         info!(source = &*source.0, objects = snapshot.objects.len(), services = snapshot.services.len(), "in sync");
     }
     tell_new_problems(&before.snapshot, &snapshot);
+    if delta.is_empty() && newly_synced.is_empty() && Arc::ptr_eq(&before.snapshot.converted, &snapshot.converted) {
+        // Only problems differ, if anything: pages show them, and no client need wake.
+        return publish_unnoticed(publish, &before, snapshot);
+    }
     debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
     if !delta.objects.is_empty() {
         let replaced = delta.objects.iter().map(|key| (key, before.snapshot.objects.get(key)));
         before.history.record(before.number + 1, replaced);
     }
-    let deltas = if newly_synced.is_empty() { remembered(&before.deltas, delta) } else { VecDeque::new() };
-    let epoch = PublishedSnapshot {
-        number: before.number + 1,
+    publish.send_replace(Arc::new(before.next(snapshot, newly_synced.is_empty().then_some(delta))));
+}
+
+/// Publishes a snapshot that means the same to every client.
+fn publish_unnoticed(publish: &watch::Sender<Arc<PublishedSnapshot>>, before: &PublishedSnapshot, snapshot: Snapshot) {
+    let PublishedSnapshot { number, deltas, history, at, .. } = before;
+    let same = PublishedSnapshot {
+        number: *number,
         snapshot: Arc::new(snapshot),
-        deltas: Arc::new(deltas),
-        history: before.history.clone(),
-        at: SystemTime::now(),
+        deltas: deltas.clone(),
+        history: history.clone(),
+        at: *at,
         addresses_matter: OnceLock::new(),
     };
-    publish.send_replace(Arc::new(epoch));
+    publish.send_if_modified(|published| {
+        *published = Arc::new(same);
+        false
+    });
 }
 
 /// The last steps. One by which a source came in sync is not among them, nor what was before: it is nearly all that the
@@ -290,7 +330,7 @@ mod tests {
     fn gathering_is_short_and_bounded_by_upstreams_settings() {
         let millis = |applied, knobs: &Knobs| gathering(Duration::from_millis(applied), knobs).as_millis();
         let knobs = Knobs::default();
-        assert_eq!([millis(0, &knobs), millis(10, &knobs), millis(1000, &knobs)], [5, 20, 50]);
+        assert_eq!([millis(0, &knobs), millis(20, &knobs), millis(1000, &knobs)], [5, 20, 100]);
         let eager = Knobs { debounce_after: Milliseconds(2), ..Knobs::default() };
         assert_eq!([millis(0, &eager), millis(1000, &eager)], [2, 2]);
         let none = Knobs { debounce_max: Milliseconds(0), ..Knobs::default() };

@@ -1,34 +1,29 @@
-//! What each class of clients is served. Clients that scope cannot tell apart share one `RenderedView` per epoch:
-//! their view and its rendered sets, made on first use and taken over where a change cannot have touched them.
+//! Classes of clients: replicas of one workload share one `RenderedView` per snapshot. Different workloads share the
+//! layers that it is put together from.
 
-use std::collections::{BTreeSet, HashMap};
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use api::{Resource, TypeUrl};
 use model::change::Batch;
-use model::hashed::fingerprint;
-use model::problem::Problem;
+use model::hashed::{Hashed, fingerprint};
 use model::proxy::{Proxy, ProxyKind};
-use model::snapshot::{Delta, Snapshot};
+use model::settings::Settings;
+use model::snapshot::Snapshot;
+use model::snapshot::endpoints::Endpoints;
+use model::snapshot::objects::{Extensions, Objects, Sidecars};
+use model::snapshot::services::Services;
+use model::workload::Workload;
 use scope::View;
-use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
 use scope::identity;
 use scope::inbound::{self, ServiceTarget};
 use tokio::sync::mpsc;
-use translate::client::{self, sidecar};
-use translate::names::parse_outbound_cluster;
-use translate::security::guards::{Guards, guards};
-use translate::{patch, plan, render};
-use xds::ResourceSet;
 
-use crate::serve::bounded::Bounded;
-use crate::serve::by_name::ByName;
-use crate::serve::excess::{self, ClassExcess, Excesses};
+use crate::serve::excess::{ClassExcess, Excesses};
+use crate::serve::layers::Layers;
 use crate::serve::quarantine::{Pins, pinned};
+use crate::serve::rendered::RenderedView;
 use crate::serve::renderings::Renderings;
 use crate::serve::snapshot_writer::PublishedSnapshot;
-use crate::serve::tables;
 
 /// Sets of pins of which the mesh is kept at hand. A client that refuses at will has any number of them.
 const MOST_PINNED: usize = 32;
@@ -37,7 +32,7 @@ const MOST_PINNED: usize = 32;
 #[derive(Debug)]
 pub struct Views {
     slots: Mutex<HashMap<ClassKey, Weak<ViewClass>>>,
-    renderings: Arc<Renderings>,
+    layers: Arc<Layers>,
     excesses: Arc<Excesses>,
     /// The newest epoch's mesh as clients with these pins see it.
     pinned: Mutex<Vec<(u64, u128, Arc<Snapshot>)>>,
@@ -59,31 +54,61 @@ impl Views {
     pub fn new(changes: mpsc::Sender<Batch>) -> Views {
         Views {
             slots: Mutex::default(),
-            renderings: Arc::default(),
+            layers: Arc::default(),
             excesses: Excesses::new(changes),
             pinned: Mutex::default(),
         }
     }
 
-    /// What this proxy is served in this epoch. The slot keeps it for others of its class with the same pins.
-    pub fn cut(&self, epoch: &PublishedSnapshot, proxy: &Proxy, pins: &Pins) -> (Arc<ViewClass>, Arc<RenderedView>) {
-        let pins_key = fingerprint(pins);
+    /// What this proxy is served in this epoch, given its placement before. The class keeps it for others with the same
+    /// pins.
+    pub fn cut(
+        &self,
+        epoch: &Arc<PublishedSnapshot>,
+        proxy: &Proxy,
+        pins: &Pins,
+        before: Option<&Placement>,
+    ) -> (Placement, Arc<RenderedView>) {
+        let pins_key = if pins.is_empty() { 0 } else { fingerprint(pins) };
         let world = if pins.is_empty() { epoch.snapshot.clone() } else { self.pinned(epoch, pins_key, pins) };
-        let proxy = identity::resolved(&world, proxy);
-        let inbound = inbound::targets(&world, &proxy);
-        let class = class_of(&proxy, epoch);
-        let slot = self.slot((fingerprint(&class), fingerprint(&inbound), pins_key), class);
-        let cut = slot.advance(epoch, &world, inbound, &self.renderings);
-        (slot, cut)
+        let basis = Basis::of(&world, proxy);
+        let placement = match before.filter(|before| before.pins == pins_key && before.basis.is_same(&basis)) {
+            Some(Placement { class, inbound, .. }) => {
+                Placement { class: class.clone(), inbound: inbound.clone(), pins: pins_key, basis }
+            }
+            None => self.placed(epoch, &world, proxy, pins_key, basis),
+        };
+        let cut = placement.class.advance(epoch, &world, &placement, &self.layers);
+        (placement, cut)
     }
 
-    /// What this proxy would be served with these pins; nobody shares it.
+    fn placed(
+        &self,
+        epoch: &PublishedSnapshot,
+        world: &Snapshot,
+        proxy: &Proxy,
+        pins: u128,
+        basis: Basis,
+    ) -> Placement {
+        let proxy = identity::resolved(world, proxy);
+        let inbound = Hashed::new(inbound::targets(world, &proxy));
+        let class = class_of(&proxy, epoch);
+        let class = self.slot((fingerprint(&class), inbound.fingerprint(), pins), class);
+        Placement { class, inbound, pins, basis }
+    }
+
+    /// Whether a client without pins keeps its placement, and its view of this epoch takes microseconds to make.
+    pub fn is_quick(&self, epoch: &PublishedSnapshot, proxy: &Proxy, before: &Placement, cut: &RenderedView) -> bool {
+        cut.view.renews_quickly(&epoch.snapshot) && before.basis.is_same(&Basis::of(&epoch.snapshot, proxy))
+    }
+
+    /// What this proxy would be served with these pins; no client shares it.
     pub fn trial(&self, epoch: &PublishedSnapshot, proxy: &Proxy, pins: &Pins) -> RenderedView {
         let world = pinned(&epoch.snapshot, pins);
         let proxy = identity::resolved(&world, proxy);
         let inbound = inbound::targets(&world, &proxy);
         let class = Arc::new(class_of(&proxy, epoch));
-        RenderedView::new(epoch.number, View::new(&world, &class, inbound), self.renderings.clone(), None)
+        RenderedView::alone(epoch.number, View::new(&world, &class, inbound), self.layers.renderings.clone())
     }
 
     fn pinned(&self, epoch: &PublishedSnapshot, key: u128, pins: &Pins) -> Arc<Snapshot> {
@@ -116,8 +141,9 @@ impl Views {
     }
 
     /// Drops what was made for classes that have no client any more, and for epochs before this one.
-    pub fn free_unused(&self, epoch: u64) {
-        lock(&self.pinned).retain(|(number, _, _)| *number >= epoch);
+    pub fn free_unused(&self, epoch: &PublishedSnapshot) {
+        lock(&self.pinned).retain(|(number, _, _)| *number >= epoch.number);
+        self.layers.free_unused(&epoch.snapshot);
         let (before, now) = {
             let mut slots = lock(&self.slots);
             let before = slots.len();
@@ -125,14 +151,18 @@ impl Views {
             (before, slots.len())
         };
         if now == 0 {
-            self.renderings.clear();
+            self.layers.renderings.clear();
         } else if now < before {
-            self.renderings.sweep();
+            self.layers.renderings.sweep();
         }
     }
 
+    pub(crate) fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
     pub fn renderings(&self) -> &Renderings {
-        &self.renderings
+        &self.layers.renderings
     }
 
     /// How many classes are connected.
@@ -174,18 +204,19 @@ fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
 impl ViewClass {
     fn advance(
         &self,
-        epoch: &PublishedSnapshot,
+        epoch: &Arc<PublishedSnapshot>,
         world: &Snapshot,
-        inbound: Vec<ServiceTarget>,
-        renderings: &Arc<Renderings>,
+        placement: &Placement,
+        layers: &Arc<Layers>,
     ) -> Arc<RenderedView> {
         let mut held = lock(&self.cut);
+        let inbound = || placement.inbound.clone();
         let next = match held.as_ref() {
             Some(cut) if cut.epoch >= epoch.number => return cut.clone(),
-            Some(cut) => cut.next(epoch, world, inbound),
+            Some(cut) => cut.next(epoch, cut.view.renewed(world, inbound(), &layers.scopes)),
             None => {
-                let view = View::new(world, &self.proxy, inbound);
-                RenderedView::new(epoch.number, view, renderings.clone(), Some(self.excess.clone()))
+                let view = View::shared(world, &self.proxy, inbound(), &layers.scopes);
+                RenderedView::first(layers.clone(), epoch.clone(), view, placement.pins, self.excess.clone())
             }
         };
         let next = Arc::new(next);
@@ -194,227 +225,54 @@ impl ViewClass {
     }
 }
 
-/// The config of one class of clients in one epoch.
-pub struct RenderedView {
-    pub epoch: u64,
-    pub view: Arc<View>,
-    renderings: Arc<Renderings>,
-    /// Where to report what is left out, if this is served to anyone.
-    excess: Option<Arc<ClassExcess>>,
-    clusters: OnceLock<Arc<ResourceSet>>,
-    endpoints: OnceLock<Arc<ResourceSet>>,
-    listeners: OnceLock<Arc<ResourceSet>>,
-    routes: OnceLock<Arc<ResourceSet>>,
-    extensions: OnceLock<Arc<ResourceSet>>,
-    names: OnceLock<Arc<ResourceSet>>,
-    secrets: OnceLock<Arc<ResourceSet>>,
-    guards: OnceLock<Guards>,
+/// The class of one client, and what decided it.
+#[derive(Debug)]
+pub struct Placement {
+    class: Arc<ViewClass>,
+    inbound: Hashed<Vec<ServiceTarget>>,
+    pins: u128,
+    basis: Basis,
 }
 
-impl fmt::Debug for RenderedView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenderedView").field("epoch", &self.epoch).finish_non_exhaustive()
-    }
+/// All that the class of a client and its inbound services depend on.
+#[derive(Debug)]
+struct Basis {
+    settings: Arc<Settings>,
+    services: Arc<Services>,
+    objects: Arc<Objects>,
+    extensions: Arc<Extensions>,
+    sidecars: Arc<Sidecars>,
+    workload: Option<Arc<Workload>>,
+    /// The fingerprint of endpoints at the proxy's addresses. Lists of endpoints count by address, so they are kept.
+    at_addresses: u128,
+    endpoints: Arc<Endpoints>,
 }
 
-impl RenderedView {
-    pub fn new(epoch: u64, view: View, renderings: Arc<Renderings>, excess: Option<Arc<ClassExcess>>) -> RenderedView {
-        RenderedView {
-            epoch,
-            view: Arc::new(view),
-            renderings,
-            excess,
-            clusters: OnceLock::new(),
-            endpoints: OnceLock::new(),
-            listeners: OnceLock::new(),
-            routes: OnceLock::new(),
-            extensions: OnceLock::new(),
-            names: OnceLock::new(),
-            secrets: OnceLock::new(),
-            guards: OnceLock::new(),
+impl Basis {
+    fn of(world: &Snapshot, proxy: &Proxy) -> Basis {
+        let Snapshot { settings, services, objects, extensions, sidecars, endpoints, .. } = world;
+        let here = proxy.ips.iter().flat_map(|ip| endpoints.at(&ip.to_string()));
+        let here: Vec<_> = here.map(|key| (key, endpoints.address_of(key))).collect();
+        Basis {
+            settings: settings.clone(),
+            services: services.clone(),
+            objects: objects.clone(),
+            extensions: extensions.clone(),
+            sidecars: sidecars.clone(),
+            workload: identity::workload(world, proxy).cloned(),
+            at_addresses: fingerprint(&here),
+            endpoints: endpoints.clone(),
         }
     }
 
-    /// What policies ask of those who reach clients of this class.
-    pub fn guards(&self) -> Guards {
-        *self.guards.get_or_init(|| guards(&self.view))
-    }
-
-    /// The same class in a later epoch.
-    fn next(&self, epoch: &PublishedSnapshot, world: &Snapshot, inbound: Vec<ServiceTarget>) -> RenderedView {
-        let delta = epoch.since(self.epoch);
-        let view = match &delta {
-            Some(delta) if is_endpoints_only(delta) => self.view.refreshed(world, inbound),
-            _ => View::new(world, &self.view.proxy, inbound),
-        };
-        let affected = delta.map_or_else(Affected::everything, |delta: Delta| affected(&delta, &self.view, &view));
-        let next = RenderedView::new(epoch.number, view, self.renderings.clone(), self.excess.clone());
-        take_over(&self.clusters, &next.clusters, !affected.clusters);
-        take_over(&self.listeners, &next.listeners, !affected.listeners);
-        take_over(&self.routes, &next.routes, !affected.routes);
-        take_over(&self.extensions, &next.extensions, !affected.extensions);
-        take_over(&self.names, &next.names, !affected.names);
-        take_over(&self.secrets, &next.secrets, !affected.secrets);
-        if let (false, Some(before)) = (affected.clusters, self.endpoints.get()) {
-            let set = match affected.endpoints {
-                AffectedEndpoints::None => Some(before.clone()),
-                AffectedEndpoints::Of(keys) => {
-                    let hosts: Vec<&str> = keys.iter().map(|k| k.hostname.as_str()).collect();
-                    Some(next.endpoints_renewed(before, &hosts))
-                }
-                AffectedEndpoints::All => None,
-            };
-            set.map(|set| next.endpoints.set(set));
-        }
-        next
-    }
-
-    /// This class's resources of one type; `None` for types that are not served.
-    pub fn set(&self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
-        let made = match kind {
-            k if *k == TypeUrl::CLUSTER => self.clusters.get_or_init(|| self.make_clusters()),
-            k if *k == TypeUrl::ENDPOINT => self.endpoints.get_or_init(|| self.make_endpoints()),
-            k if *k == TypeUrl::LISTENER => self.listeners.get_or_init(|| self.make_listeners()),
-            k if *k == TypeUrl::ROUTE => self.routes.get_or_init(|| self.make_routes()),
-            k if *k == TypeUrl::EXTENSION => self.extensions.get_or_init(|| self.make_extensions()),
-            k if *k == TypeUrl::NAME_TABLE => self.names.get_or_init(|| self.make_names()),
-            k if *k == TypeUrl::SECRET => self.secrets.get_or_init(|| self.make_secrets()),
-            _ => return None,
-        };
-        Some(made.clone())
-    }
-
-    fn make_clusters(&self) -> Arc<ResourceSet> {
-        let mut problems = Vec::new();
-        let clusters = client::clusters(&self.view, &mut problems);
-        let rendered = clusters.iter().map(|wanted| (fingerprint(wanted), || patch::cluster::resource(wanted)));
-        self.rendered(TypeUrl::CLUSTER, rendered, problems)
-    }
-
-    fn make_listeners(&self) -> Arc<ResourceSet> {
-        let mut problems = Vec::new();
-        let listeners = client::listeners(&self.view, &mut problems);
-        let rendered = listeners.iter().map(|wanted| (fingerprint(wanted), || patch::listener::resource(wanted)));
-        self.rendered(TypeUrl::LISTENER, rendered, problems)
-    }
-
-    /// The set of all that fits.
-    fn rendered<R: FnOnce() -> Resource>(
-        &self,
-        kind: TypeUrl,
-        planned: impl Iterator<Item = (u128, R)>,
-        problems: Vec<Problem>,
-    ) -> Arc<ResourceSet> {
-        let mut bounded = self.bounded();
-        for (fingerprint, render) in planned {
-            // What is likely not to be sent must not be held by the renderings either.
-            let is_exceeded = bounded.is_exceeded();
-            bounded.add_resource(if is_exceeded { render() } else { self.renderings.get(fingerprint, render) });
-        }
-        let (resources, _) = self.fitting(&kind, bounded, problems);
-        Arc::new(ResourceSet::new(kind, resources))
-    }
-
-    fn bounded(&self) -> Bounded<Resource> {
-        let knobs = &self.view.settings.knobs;
-        Bounded::new(knobs.resource_bytes as usize, knobs.push_bytes as usize)
-    }
-
-    /// What fits, and the names of the rest, which is reported.
-    fn fitting(
-        &self,
-        kind: &TypeUrl,
-        bounded: Bounded<Resource>,
-        mut problems: Vec<Problem>,
-    ) -> (Vec<Resource>, BTreeSet<Arc<str>>) {
-        let (kept, left_out) = bounded.finish();
-        let View { proxy, settings, .. } = &*self.view;
-        problems.extend(excess::left_out(kind, &proxy.namespace, &left_out, &settings.knobs));
-        if let Some(excess) = &self.excess {
-            excess.set(kind, "", problems);
-        }
-        let names = left_out.into_iter().map(|found| found.name).collect();
-        (kept.into_iter().map(|(_, resource)| resource).collect(), names)
-    }
-
-    fn make_endpoints(&self) -> Arc<ResourceSet> {
-        let clusters = self.clusters.get_or_init(|| self.make_clusters());
-        let assignments = clusters.resources().filter_map(|c| assignment(&self.view, &self.renderings, &c.name));
-        self.endpoint_set(assignments)
-    }
-
-    /// The load assignments of before, those of some hosts made again.
-    fn endpoints_renewed(&self, before: &ResourceSet, hosts: &[&str]) -> Arc<ResourceSet> {
-        let stale = |name: &str| parse_outbound_cluster(name).is_some_and(|c| hosts.contains(&c.host.as_str()));
-        let renewed = before.resources().filter_map(|resource| {
-            if stale(&resource.name) {
-                assignment(&self.view, &self.renderings, &resource.name)
-            } else {
-                Some(resource.clone())
-            }
-        });
-        self.endpoint_set(renewed)
-    }
-
-    fn endpoint_set(&self, assignments: impl Iterator<Item = Resource>) -> Arc<ResourceSet> {
-        let mut bounded = self.bounded();
-        assignments.for_each(|assignment| bounded.add_resource(assignment));
-        let (resources, left_out) = self.fitting(&TypeUrl::ENDPOINT, bounded, Vec::new());
-        let set = ResourceSet::new(TypeUrl::ENDPOINT, resources);
-        let (view, renderings) = (self.view.clone(), self.renderings.clone());
-        let named = self.by_name(TypeUrl::ENDPOINT);
-        Arc::new(set.with_fallback(move |name| {
-            if left_out.contains(name) {
-                return None;
-            }
-            named.answer(name, |_| assignment(&view, &renderings, name))
-        }))
-    }
-
-    fn make_routes(&self) -> Arc<ResourceSet> {
-        let (view, renderings) = (self.view.clone(), self.renderings.clone());
-        let named = self.by_name(TypeUrl::ROUTE);
-        let set = ResourceSet::new(TypeUrl::ROUTE, []);
-        Arc::new(set.with_fallback(move |name| {
-            named.answer(name, |problems| tables::route_table(&view, name, &renderings, problems))
-        }))
-    }
-
-    fn by_name(&self, kind: TypeUrl) -> ByName {
-        let View { proxy, settings, .. } = &*self.view;
-        ByName::new(kind, proxy.namespace.clone(), settings.clone(), self.excess.clone())
-    }
-
-    fn make_extensions(&self) -> Arc<ResourceSet> {
-        Arc::new(ResourceSet::new(TypeUrl::EXTENSION, client::extensions(&self.view)))
-    }
-
-    /// Secrets that are asked for by name. Their bytes go to no cache.
-    fn make_secrets(&self) -> Arc<ResourceSet> {
-        let view = self.view.clone();
-        let set = ResourceSet::new(TypeUrl::SECRET, []);
-        Arc::new(set.with_fallback(move |name| {
-            let plan = plan::secret::secret(&view, name)?;
-            Some(Resource::new(name, &render::secret::secret(&plan)))
-        }))
-    }
-
-    fn make_names(&self) -> Arc<ResourceSet> {
-        let plan = sidecar::name_table(&self.view);
-        let table = self.renderings.get(fingerprint(&plan), || Resource::new("", &render::names::name_table(&plan)));
-        Arc::new(ResourceSet::new(TypeUrl::NAME_TABLE, [table]))
-    }
-}
-
-fn assignment(view: &View, renderings: &Renderings, cluster: &str) -> Option<Resource> {
-    let plan = sidecar::endpoints(view, cluster)?;
-    let render = || Resource::new(plan.name.clone(), &render::endpoints::endpoints(&plan));
-    Some(renderings.get(fingerprint(&plan), render))
-}
-
-fn take_over<T: Clone>(before: &OnceLock<T>, now: &OnceLock<T>, unchanged: bool) {
-    if let (true, Some(value)) = (unchanged, before.get()) {
-        let _ = now.set(value.clone());
+    fn is_same(&self, other: &Basis) -> bool {
+        Arc::ptr_eq(&self.settings, &other.settings)
+            && Arc::ptr_eq(&self.services, &other.services)
+            && Arc::ptr_eq(&self.objects, &other.objects)
+            && Arc::ptr_eq(&self.extensions, &other.extensions)
+            && Arc::ptr_eq(&self.sidecars, &other.sidecars)
+            && self.workload.as_ref().map(Arc::as_ptr) == other.workload.as_ref().map(Arc::as_ptr)
+            && (Arc::ptr_eq(&self.endpoints, &other.endpoints) || self.at_addresses == other.at_addresses)
     }
 }
 

@@ -38,6 +38,11 @@ impl Endpoints {
         self.by_service.get(key).into_iter().flat_map(|shards| shards.iter().map(|(teller, shard)| (teller, shard)))
     }
 
+    /// The address of a service's list of endpoints: equal addresses mean equal endpoints while both lists live.
+    pub fn address_of(&self, key: &ServiceKey) -> usize {
+        self.by_service.get(key).map_or(0, |shards| shards.as_ptr().addr())
+    }
+
     fn shard(&self, key: &ServiceKey, teller: &Str) -> Option<Arc<[Endpoint]>> {
         self.shards(key).find(|(known, _)| *known == teller).map(|(_, list)| list.clone())
     }

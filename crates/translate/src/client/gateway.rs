@@ -17,13 +17,13 @@ pub fn clusters(view: &View) -> Vec<ClusterPlan> {
     let context = Arc::new(cluster::ClusterContext::new(view));
     let mut found = if view.settings.knobs.filter_gateway_clusters {
         let referenced = ReferencedHosts::new(view);
-        let services = view.services.iter().filter(|service| referenced.includes(service));
+        let services = view.services().iter().filter(|service| referenced.includes(service));
         outbound::plans(view, &context, services, ClusterForm::Plain)
     } else {
-        outbound::plans(view, &context, &view.services, ClusterForm::Plain)
+        outbound::plans(view, &context, view.services(), ClusterForm::Plain)
     };
     if view.gateway.as_ref().is_some_and(|g| g.auto_passthrough_hosts.is_some()) {
-        let inside = view.services.iter().filter(|service| !service.mesh_external);
+        let inside = view.services().iter().filter(|service| !service.mesh_external);
         found.extend(outbound::plans(view, &context, inside, ClusterForm::ServerName));
     }
     found.extend(cluster::router_fixed(&context));

@@ -16,7 +16,7 @@ use crate::plan::route::RoutePlan;
 
 /// All clusters of this client, sorted by name, then those added by EnvoyFilters. Reports EnvoyFilters over a limit.
 pub fn clusters(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<ClusterPlan>> {
-    let plans = match view.proxy.kind {
+    let plans = match *view.proxy.kind {
         ProxyKind::Router => gateway::clusters(view),
         _ => sidecar::clusters(view),
     };
@@ -25,7 +25,7 @@ pub fn clusters(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<Clu
 
 /// All listeners of this client, then those added by EnvoyFilters.
 pub fn listeners(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<ListenerPlan>> {
-    let plans = match view.proxy.kind {
+    let plans = match *view.proxy.kind {
         ProxyKind::Router => listener::gateway(view),
         _ => sidecar::listeners(view),
     };
@@ -34,7 +34,7 @@ pub fn listeners(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<Li
 
 /// The route table of this name.
 pub fn route(view: &View, name: &str, problems: &mut Vec<Problem>) -> Option<PatchedPlan<RoutePlan>> {
-    let plan = match view.proxy.kind {
+    let plan = match *view.proxy.kind {
         ProxyKind::Router => gateway::route(view, name),
         _ => sidecar::route(view, name),
     };

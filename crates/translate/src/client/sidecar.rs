@@ -14,11 +14,22 @@ use crate::plan::route::sidecar::RouteTables;
 
 /// All clusters, sorted by name.
 pub fn clusters(view: &View) -> Vec<ClusterPlan> {
-    let context = Arc::new(cluster::ClusterContext::new(view));
-    let mut found = outbound::plans(view, &context, &view.services, ClusterForm::Plain);
-    found.extend(cluster::sidecar_fixed(view, &context));
-    found.extend(inbound::plans(view, &context));
+    let mut found = outbound_clusters(view);
+    found.extend(inbound_clusters(view));
     cluster::by_name(found)
+}
+
+/// Clusters of services, and those that every sidecar has.
+pub(crate) fn outbound_clusters(view: &View) -> Vec<ClusterPlan> {
+    let context = Arc::new(cluster::ClusterContext::new(view));
+    let mut found = outbound::plans(view, &context, view.services(), ClusterForm::Plain);
+    found.extend(cluster::sidecar_fixed(view, &context));
+    found
+}
+
+/// Clusters of the workload itself.
+pub(crate) fn inbound_clusters(view: &View) -> Vec<ClusterPlan> {
+    inbound::plans(view, &Arc::new(cluster::ClusterContext::new(view)))
 }
 
 /// Endpoints of an outbound cluster; `None` for other names.

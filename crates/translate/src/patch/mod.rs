@@ -46,7 +46,7 @@ impl<P> PatchedPlan<P> {
 
 /// The patch context of a resource. `inbound` is ignored for gateways.
 fn context(view: &View, inbound: bool) -> PatchContext {
-    match (view.proxy.kind, inbound) {
+    match (*view.proxy.kind, inbound) {
         (ProxyKind::Router, _) => PatchContext::Gateway,
         (_, true) => PatchContext::SidecarInbound,
         (_, false) => PatchContext::SidecarOutbound,
@@ -55,7 +55,7 @@ fn context(view: &View, inbound: bool) -> PatchContext {
 
 /// Resources that patches of this kind add to a client.
 fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -> String) -> Vec<PatchedPlan<P>> {
-    let here = |patch: &&Hashed<Patch>| match (patch.context(), view.proxy.kind) {
+    let here = |patch: &&Hashed<Patch>| match (patch.context(), *view.proxy.kind) {
         (PatchContext::Any, _) | (PatchContext::Gateway, ProxyKind::Router) => true,
         (PatchContext::SidecarInbound | PatchContext::SidecarOutbound, client) => client == ProxyKind::Sidecar,
         _ => false,

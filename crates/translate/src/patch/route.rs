@@ -31,7 +31,7 @@ pub(crate) fn patched(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>)
     let context = context(view, false);
     let matches = |held: &&HeldPatch| match context {
         _ if !applies_in(&held.patch, context) => false,
-        PatchContext::Gateway => matches_gateway(&held.patch, &plan.name, view.gateway.as_ref()),
+        PatchContext::Gateway => matches_gateway(&held.patch, &plan.name, view.gateway.as_deref()),
         // Upstream sends no table for an unknown name, so there is nothing to patch.
         _ => plan.purpose != TablePurpose::Unknown && matches_sidecar(&held.patch, &plan.name),
     };

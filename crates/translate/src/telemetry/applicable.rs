@@ -15,7 +15,7 @@ pub(super) struct ApplicableTelemetry<'a> {
 
 pub(super) fn applicable(view: &View) -> ApplicableTelemetry<'_> {
     let all = &view.extensions.telemetries;
-    let (root, own) = (view.settings.root_namespace(), &view.proxy.namespace);
+    let (root, own) = (view.settings.root_namespace(), &*view.proxy.namespace);
     let wide_of = |namespace: &str| all.iter().find(|t| t.meta.namespace == *namespace && is_wide(t));
     let of_mesh = wide_of(&root);
     let of_namespace = if root == *own { None } else { wide_of(own) };

@@ -20,7 +20,7 @@ pub(super) fn sidecarz(pages: &Pages, query: &PageQuery) -> PageResponse {
     let sidecar = view.sidecar.as_ref();
     let services = |list: &[Arc<Service>]| list.iter().map(|service| objects::service(service)).collect::<Value>();
     let mut by_host: BTreeMap<String, Value> = BTreeMap::new();
-    for service in &view.services {
+    for service in view.services() {
         by_host.insert(service.hostname.to_string(), objects::service(service));
     }
     let policy = view.outbound_policy.encode_to_vec();
@@ -29,7 +29,7 @@ pub(super) fn sidecarz(pages: &Pages, query: &PageQuery) -> PageResponse {
         "name": sidecar.map_or("default-sidecar", |sidecar| &*sidecar.meta.name),
         "namespace": sidecar.map_or(view.proxy.namespace.as_str(), |sidecar| sidecar.meta.namespace.as_str()),
         "outboundTrafficPolicy": message_to_json("istio.networking.v1alpha3.OutboundTrafficPolicy", &policy),
-        "services": services(&view.services),
+        "services": services(view.services()),
         "egressListenerServices": view.egress.iter().map(|listener| services(&listener.services)).collect::<Value>(),
         "servicesByHostname": by_host.into_iter().collect::<Map<_, _>>(),
         "sidecar": sidecar.map(|sidecar| message_to_json("istio.networking.v1alpha3.Sidecar", &sidecar.spec.encode_to_vec())),
@@ -39,7 +39,7 @@ pub(super) fn sidecarz(pages: &Pages, query: &PageQuery) -> PageResponse {
 
 /// The DestinationRules that apply to calls of this proxy, by host.
 fn destination_rules(view: &::scope::View) -> Value {
-    let rules = view.services.iter().filter_map(|service| {
+    let rules = view.services().iter().filter_map(|service| {
         let rule = view.destination_rule(service.hostname.as_str())?;
         let from = rule.from.iter().map(|(namespace, name)| json!(format!("{namespace}/{name}")));
         Some((service.hostname.to_string(), from.collect::<Value>()))

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use api::istio::mesh::v1alpha1::mesh_config::inbound_traffic_policy::Mode;
 use api::istio::networking::v1alpha3::{ConnectionPoolSettings, IstioIngressListener, Sidecar};
 use model::hashed::Hashed;
-use model::names::{Hostname, Str};
+use model::names::{Hostname, Namespace, Str};
 use model::port::{Port, Protocol};
-use model::proxy::{Interception, Proxy};
+use model::proxy::Interception;
 use model::service::{Registry, Service};
+use scope::ReadProxy;
 use scope::View;
 use scope::inbound::ServiceTarget;
 
@@ -78,7 +79,7 @@ pub fn plans(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
 /// One cluster per target port of services, except ports of the Sidecar's ingress listeners.
 fn of_services(view: &View, context: &Arc<ClusterContext>, sidecar: Option<&Sidecar>) -> Vec<ClusterPlan> {
     let mut by_port: BTreeMap<u32, Vec<&ServiceTarget>> = BTreeMap::new();
-    for target in &view.inbound {
+    for target in view.inbound.iter() {
         by_port.entry(target.target_port).or_default().push(target);
     }
     let listed = |port: u32| sidecar.is_some_and(|s| s.ingress.iter().any(|l| listener_port(l) == port));
@@ -206,7 +207,7 @@ fn original(service: &Service, port: &Port) -> InboundDestination {
 /// A placeholder service for a port of no service.
 fn nameless(view: &View) -> Arc<Service> {
     let name = view.sidecar.as_ref().map_or_else(Str::default, |s| s.meta.name.clone());
-    let namespace = view.proxy.namespace.clone();
+    let namespace = Namespace::clone(&view.proxy.namespace);
     let hostname = Hostname::from(format!("{name}.{namespace}"));
     let service = Service::new(Registry::External, hostname, namespace, name, Vec::new());
     Arc::new(Service { mesh_external: true, ..service })
@@ -214,7 +215,7 @@ fn nameless(view: &View) -> Arc<Service> {
 
 /// Parses a listener's default endpoint. The outer `None` is an error; the inner `None` is the original destination.
 /// The unspecified address means the workload's own address. Hosts other than it and localhost are ignored.
-fn default_endpoint(proxy: &Proxy, text: &str) -> Option<Option<(Str, u32)>> {
+fn default_endpoint(proxy: &ReadProxy, text: &str) -> Option<Option<(Str, u32)>> {
     if text.is_empty() {
         return Some(None);
     }
@@ -233,12 +234,12 @@ fn default_endpoint(proxy: &Proxy, text: &str) -> Option<Option<(Str, u32)>> {
     Some(Some((address, port)))
 }
 
-fn own_address(proxy: &Proxy, family: fn(&IpAddr) -> bool) -> Option<Str> {
+fn own_address(proxy: &ReadProxy, family: fn(&IpAddr) -> bool) -> Option<Str> {
     proxy.ips.iter().find(|ip| family(ip)).map(|ip| ip.to_string().into())
 }
 
 /// Loopback addresses of the proxy's IP families, IPv4 first.
-fn localhosts(proxy: &Proxy) -> &'static [&'static str] {
+fn localhosts(proxy: &ReadProxy) -> &'static [&'static str] {
     match (proxy.has_ipv4(), proxy.has_ipv6()) {
         (true, true) => &[LOCALHOST_V4, LOCALHOST_V6],
         (false, true) => &[LOCALHOST_V6],
@@ -247,7 +248,7 @@ fn localhosts(proxy: &Proxy) -> &'static [&'static str] {
 }
 
 /// Source addresses that iptables does not redirect, one per IP family of the proxy.
-pub(super) fn passthrough_addresses(proxy: &Proxy) -> Vec<Str> {
+pub(super) fn passthrough_addresses(proxy: &ReadProxy) -> Vec<Str> {
     let families = [(proxy.has_ipv4(), PASSTHROUGH_V4), (proxy.has_ipv6(), PASSTHROUGH_V6)];
     families.into_iter().filter(|(has, _)| *has).map(|(_, address)| address.into()).collect()
 }

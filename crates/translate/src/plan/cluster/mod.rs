@@ -9,10 +9,11 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::{DestinationRule, Subset};
 use model::hashed::Hashed;
 use model::names::{Hostname, Namespace, Str};
-use model::proxy::{Proxy, ProxyKind};
+use model::proxy::ProxyKind;
 use model::service::Service;
 use model::settings::{Knobs, Mesh};
 use model::snapshot::routing::ConsolidatedRule;
+use scope::ReadProxy;
 use scope::View;
 
 use crate::dns_cache::DnsCache;
@@ -107,7 +108,7 @@ impl ClusterContext {
         let (proxy, settings) = (&view.proxy, &view.settings);
         let headers = view.proxy_config.proxy_headers.as_ref();
         ClusterContext {
-            client: proxy.kind,
+            client: *proxy.kind,
             mesh: settings.mesh.clone(),
             features: ClusterFeatures::new(&settings.knobs, proxy),
             preserve_case: headers.and_then(|h| h.preserve_http1_header_case).unwrap_or(false),
@@ -119,7 +120,7 @@ impl ClusterContext {
 }
 
 impl ClusterFeatures {
-    fn new(knobs: &Knobs, proxy: &Proxy) -> ClusterFeatures {
+    fn new(knobs: &Knobs, proxy: &ReadProxy) -> ClusterFeatures {
         // Only Istio's Envoy build has the filter; other builds would reject the cluster.
         let has_filter = proxy.extensions.iter().any(|name| name.ends_with("metadata_exchange"));
         let metadata_exchange = knobs.metadata_exchange && has_filter;
@@ -137,7 +138,7 @@ impl ClusterFeatures {
 }
 
 impl ClientCertificateFiles {
-    fn of(proxy: &Proxy) -> Option<ClientCertificateFiles> {
+    fn of(proxy: &ReadProxy) -> Option<ClientCertificateFiles> {
         let text = |key| Str::from(proxy.meta(key).unwrap_or_default());
         let chain = text("TLS_CLIENT_CERT_CHAIN");
         let certificates =

@@ -13,6 +13,7 @@ use model::service::{Registry, Resolution, Service, TrafficDistribution};
 use model::settings::Milliseconds;
 use model::snapshot::routing::ConsolidatedRule;
 use scope::View;
+use scope::client::TrackedLabels;
 
 use super::{AppliedRule, ClusterContext, ClusterKind, ClusterPlan, ServiceLabel, effective};
 use crate::dns_cache::DnsFamily;
@@ -241,7 +242,7 @@ impl ServicePlanner<'_> {
         let policy = effective(rule.as_ref(), &self.context.mesh, port.number);
         match LocalityLb::of(policy.balancer, self.service.traffic_distribution, &self.context.mesh) {
             Some(setting) => {
-                let unlabelled = Labels::default();
+                let unlabelled = TrackedLabels::unrecorded(Labels::default());
                 let place = selection.place();
                 let place = if subset.is_some() { ClientLocality { labels: &unlabelled, ..place } } else { place };
                 setting.apply(groups, place, policy.outlier.is_some())
@@ -281,7 +282,7 @@ impl ServicePlanner<'_> {
     }
 
     fn all_speak_mutual_tls(&self, port: &Port) -> bool {
-        let mut of_port = self.view.endpoints(self.service).filter(|e| e.service_port == port.name).peekable();
+        let mut of_port = self.view.identities(self.service).filter(|e| *e.service_port == port.name).peekable();
         of_port.peek().is_some() && of_port.all(|e| e.tls == TlsMode::Istio)
     }
 }
@@ -289,7 +290,7 @@ impl ServicePlanner<'_> {
 /// Accepted service accounts of a service: those of its endpoints and those it lists, in all trust domain aliases.
 fn accounts(view: &View, service: &Service) -> Arc<[Str]> {
     let mut found: BTreeSet<&Str> = service.service_accounts.iter().collect();
-    found.extend(view.endpoints(service).map(|e| &e.service_account).filter(|account| !account.is_empty()));
+    found.extend(view.identities(service).map(|e| e.service_account).filter(|account| !account.is_empty()));
     if found.is_empty() {
         return Arc::default();
     }

@@ -12,6 +12,8 @@ use model::endpoint::Locality;
 use model::labels::Labels;
 use model::service::TrafficDistribution;
 use model::settings::Mesh;
+use scope::client::TrackedLabels;
+use scope::reads::Tracked;
 
 use super::{LbEndpoint, LocalityEndpoints};
 
@@ -93,8 +95,8 @@ fn near(distribution: TrafficDistribution) -> &'static [&'static str] {
 /// The client's locality and labels.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLocality<'a> {
-    pub locality: &'a Locality,
-    pub labels: &'a Labels,
+    pub locality: &'a Tracked<Locality>,
+    pub labels: &'a TrackedLabels,
 }
 
 /// Endpoints of one locality, with the labels that priorities depend on.
@@ -242,7 +244,7 @@ fn without_gaps(mut groups: Vec<LocalityGroup<'_>>) -> Vec<LocalityGroup<'_>> {
 /// `key=value` compares with this value instead of the client's.
 fn by_labels<'a, S: AsRef<str>>(
     groups: Vec<LocalityGroup<'a>>,
-    client: &Labels,
+    client: &TrackedLabels,
     wanted: &[S],
 ) -> Vec<LocalityGroup<'a>> {
     if client.is_empty() || wanted.is_empty() {

@@ -12,9 +12,9 @@ use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
 use model::endpoint::{Endpoint, Health};
 use model::labels::Labels;
 use model::names::Str;
-use model::proxy::Proxy;
 use model::service::Service;
 use model::settings::Networks;
+use scope::ReadProxy;
 
 use super::locality::{LabelledEndpoint, LocalityGroup};
 use super::{LbEndpoint, WorkloadLabel, reach};
@@ -86,7 +86,7 @@ impl<'a> NetworkGateways<'a> {
     /// Replaces members that the proxy cannot reach by gateways. `origins` are the members' endpoints, in order.
     pub(super) fn replace_unreachable<'b>(
         &self,
-        proxy: &Proxy,
+        proxy: &ReadProxy,
         group: LocalityGroup<'b>,
         origins: &[&Endpoint],
     ) -> LocalityGroup<'b> {
@@ -172,7 +172,7 @@ fn networks_of<'a>(service: &'a Service, networks: &'a Networks, cluster: &str) 
 }
 
 /// Whether the proxy calls the endpoint directly. A proxy without a network uses gateways for other networks.
-fn is_direct(proxy: &Proxy, endpoint: &Endpoint, gateways: &[NetworkGateway<'_>]) -> bool {
+fn is_direct(proxy: &ReadProxy, endpoint: &Endpoint, gateways: &[NetworkGateway<'_>]) -> bool {
     if gateways.is_empty() {
         return true;
     }
@@ -180,7 +180,7 @@ fn is_direct(proxy: &Proxy, endpoint: &Endpoint, gateways: &[NetworkGateway<'_>]
     !lost && reach::same_or_unknown(&endpoint.network, &proxy.network)
 }
 
-fn speaks_family(proxy: &Proxy, address: &str) -> bool {
+fn speaks_family(proxy: &ReadProxy, address: &str) -> bool {
     if proxy.is_dual_stack() {
         return true;
     }
@@ -212,6 +212,7 @@ mod tests {
     use model::labels::Labels;
     use model::proxy::Proxy;
     use model::settings::Networks;
+    use scope::ReadProxy;
 
     use super::{LabelledEndpoint, LbEndpoint, LocalityGroup, NetworkGateways};
 
@@ -225,11 +226,12 @@ mod tests {
         Hashed::from_message(found)
     }
 
-    fn proxy(network: &str) -> Arc<Proxy> {
+    fn proxy(network: &str) -> ReadProxy {
         let network = Value { kind: Some(value::Kind::StringValue(network.to_owned())) };
         let metadata = Struct { fields: [("NETWORK".to_owned(), network)].into_iter().collect() };
         let id = "sidecar~10.0.0.1~a.b~c".to_owned();
-        Arc::new(Proxy::from_node(&Node { id, metadata: Some(metadata), ..Node::default() }).expect("a good node"))
+        let node = Node { id, metadata: Some(metadata), ..Node::default() };
+        ReadProxy::new(Arc::new(Proxy::from_node(&node).expect("a good node")), &Arc::default())
     }
 
     fn endpoint(address: &str, network: &str) -> Endpoint {

@@ -4,8 +4,8 @@ use api::istio::mesh::v1alpha1::MeshConfig;
 use model::endpoint::Endpoint;
 use model::host::is_wildcard;
 use model::names::Hostname;
-use model::proxy::Proxy;
 use model::service::Service;
+use scope::ReadProxy;
 use scope::View;
 
 /// Hosts that are cluster-local unless mesh config overrides it.
@@ -23,7 +23,7 @@ pub(super) fn same_or_unknown(a: &str, b: &str) -> bool {
 }
 
 /// Whether the client requested endpoints of this network. All, unless REQUESTED_NETWORK_VIEW is set.
-pub(super) fn is_requested(proxy: &Proxy, endpoint: &Endpoint) -> bool {
+pub(super) fn is_requested(proxy: &ReadProxy, endpoint: &Endpoint) -> bool {
     let Some(wanted) = proxy.meta("REQUESTED_NETWORK_VIEW").filter(|list| !list.is_empty()) else { return true };
     endpoint.network.is_empty() || wanted.split(',').any(|network| endpoint.network == *network)
 }

@@ -9,8 +9,8 @@ use model::endpoint::{Endpoint, Health, TlsMode};
 use model::labels::{Labels, selects};
 use model::names::Str;
 use model::port::Port;
-use model::proxy::Proxy;
 use model::service::{Registry, Service, TrafficDistribution};
+use scope::ReadProxy;
 use scope::View;
 
 use super::locality::{ClientLocality, LabelledEndpoint, LocalityGroup, LocalityLb};
@@ -133,7 +133,7 @@ impl<'a> EndpointSelection<'a> {
         gateways: &NetworkGateways<'_>,
     ) -> bool {
         let proxy = &self.view.proxy;
-        let same_cluster = endpoint.cluster == proxy.cluster;
+        let same_cluster = endpoint.cluster == *proxy.cluster;
         let in_cluster = same_cluster || endpoint.cluster.is_empty() || proxy.cluster.is_empty();
         let in_network = reach::same_or_unknown(&endpoint.network, &proxy.network);
         let gone = endpoint.health == Health::Terminating;
@@ -209,7 +209,7 @@ fn serves(endpoint: &Endpoint, service: &Service, port: &Port) -> bool {
 }
 
 /// Whether both run on the same node. A client without NODE_NAME matches only endpoints without a node name.
-fn is_on_node_of(proxy: &Proxy, endpoint: &Endpoint) -> bool {
+fn is_on_node_of(proxy: &ReadProxy, endpoint: &Endpoint) -> bool {
     *endpoint.node_name == *proxy.meta("NODE_NAME").unwrap_or_default()
 }
 

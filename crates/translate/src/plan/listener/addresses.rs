@@ -5,25 +5,26 @@ use std::net::IpAddr;
 
 use model::names::Str;
 use model::port::Protocol;
-use model::proxy::{Proxy, ProxyKind};
+use model::proxy::ProxyKind;
 use model::service::{Service, UNSPECIFIED};
 use model::settings::{Knobs, Settings};
+use scope::ReadProxy;
 use scope::addresses::keep_dialled;
 
 /// The IPv6 wildcard address.
 pub(super) const UNSPECIFIED_V6: &str = "::";
 
 /// Wildcard addresses of the proxy's IP families, IPv4 first.
-pub(super) fn wildcards(proxy: &Proxy) -> Vec<Str> {
+pub(super) fn wildcards(proxy: &ReadProxy) -> Vec<Str> {
     by_family(proxy, UNSPECIFIED, UNSPECIFIED_V6)
 }
 
 /// Loopback addresses, IPv4 first.
-pub(super) fn localhosts(proxy: &Proxy) -> Vec<Str> {
+pub(super) fn localhosts(proxy: &ReadProxy) -> Vec<Str> {
     by_family(proxy, "127.0.0.1", "::1")
 }
 
-fn by_family(proxy: &Proxy, v4: &str, v6: &str) -> Vec<Str> {
+fn by_family(proxy: &ReadProxy, v4: &str, v6: &str) -> Vec<Str> {
     match (proxy.has_ipv4(), proxy.has_ipv6()) {
         (true, true) => vec![v4.into(), v6.into()],
         (false, true) => vec![v6.into()],
@@ -32,7 +33,7 @@ fn by_family(proxy: &Proxy, v4: &str, v6: &str) -> Vec<Str> {
 }
 
 /// Default bind addresses of a Sidecar's ingress listeners: the proxy's first routable address.
-pub(super) fn ingress(proxy: &Proxy) -> Vec<Str> {
+pub(super) fn ingress(proxy: &ReadProxy) -> Vec<Str> {
     let global = proxy.ips.iter().find(|ip| is_global_unicast(ip));
     global.map_or_else(|| wildcards(proxy), |ip| vec![ip.to_string().into()])
 }
@@ -47,7 +48,7 @@ fn is_global_unicast(ip: &IpAddr) -> bool {
 }
 
 /// The address at which this proxy calls a service.
-pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Str {
+pub(super) fn of_service(service: &Service, proxy: &ReadProxy, knobs: &Knobs) -> Str {
     if let Some(first) = in_cluster(service, proxy).find(|a| of_family(a, proxy)) {
         return first.clone();
     }
@@ -60,7 +61,7 @@ pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Str
 }
 
 /// Addresses of the service other than the one `of_service` returns.
-pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Vec<Str> {
+pub(super) fn extra_of_service(service: &Service, proxy: &ReadProxy, knobs: &Knobs) -> Vec<Str> {
     let mut all: Vec<&Str> = in_cluster(service, proxy).collect();
     if all.is_empty() && uses_allocated(proxy, knobs) {
         all.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6));
@@ -69,14 +70,14 @@ pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) 
     all.into_iter().skip(1).cloned().collect()
 }
 
-fn in_cluster<'a>(service: &'a Service, proxy: &Proxy) -> impl Iterator<Item = &'a Str> {
-    let own = service.cluster_addresses.iter().find(|(cluster, _)| *cluster == proxy.cluster);
+fn in_cluster<'a>(service: &'a Service, proxy: &ReadProxy) -> impl Iterator<Item = &'a Str> {
+    let own = service.cluster_addresses.iter().find(|(cluster, _)| *cluster == *proxy.cluster);
     let own = own.filter(|_| !proxy.cluster.is_empty());
     own.into_iter().flat_map(|(_, addresses)| addresses)
 }
 
 /// Whether the proxy has this address's IP family. False for names.
-fn of_family(address: &str, proxy: &Proxy) -> bool {
+fn of_family(address: &str, proxy: &ReadProxy) -> bool {
     let ip = address.split('/').next().unwrap_or_default();
     match ip.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => proxy.has_ipv4(),
@@ -86,7 +87,7 @@ fn of_family(address: &str, proxy: &Proxy) -> bool {
 }
 
 /// Whether the agent's DNS proxy resolves hosts to auto-allocated addresses for this proxy's workload.
-fn uses_allocated(proxy: &Proxy, knobs: &Knobs) -> bool {
+fn uses_allocated(proxy: &ReadProxy, knobs: &Knobs) -> bool {
     let allocates = knobs.ip_auto_allocate || proxy.flag("DNS_AUTO_ALLOCATE");
     allocates && (proxy.flag("DNS_CAPTURE") || proxy.kind == ProxyKind::Waypoint)
 }
@@ -103,7 +104,7 @@ pub(super) struct ListenSocket<'a> {
 /// Whether a listener can use the socket: unprivileged proxies cannot open low ports, and the proxy's own ports are
 /// reserved.
 pub(super) fn is_free(
-    proxy: &Proxy,
+    proxy: &ReadProxy,
     captured_by: Option<&Settings>,
     socket: &ListenSocket<'_>,
     wildcard: &str,
@@ -115,7 +116,7 @@ pub(super) fn is_free(
     !at_wildcard || !is_reserved(proxy, captured_by, socket.port)
 }
 
-fn is_reserved(proxy: &Proxy, captured_by: Option<&Settings>, port: u32) -> bool {
+fn is_reserved(proxy: &ReadProxy, captured_by: Option<&Settings>, port: u32) -> bool {
     let own =
         ["ENVOY_STATUS_PORT", "ENVOY_PROMETHEUS_PORT", "ENVOY_SECURE_METRICS_PORT", "ENVOY_SECURE_MERGED_METRICS_PORT"];
     let of_proxy = own.iter().any(|key| proxy.meta(key).and_then(|v| v.parse().ok()) == Some(port) && port != 0);

@@ -43,7 +43,7 @@ pub(super) struct ListenerContext<'a> {
 impl<'a> ListenerContext<'a> {
     pub(super) fn new(view: &'a View) -> ListenerContext<'a> {
         let proxy_config = &*view.proxy_config;
-        let outbound_side = match view.proxy.kind {
+        let outbound_side = match *view.proxy.kind {
             ProxyKind::Router => ListenerSide::Gateway,
             _ => ListenerSide::SidecarOutbound,
         };

@@ -29,7 +29,7 @@ type SniOwners = BTreeMap<u32, BTreeMap<String, Str>>;
 
 /// All listeners of a gateway; none if no Gateway object selects it.
 pub fn gateway(view: &View) -> Vec<ListenerPlan> {
-    let Some(merged) = &view.gateway else { return Vec::new() };
+    let Some(merged) = &*view.gateway else { return Vec::new() };
     let context = ListenerContext::new(view);
     let settings = Hashed::new(hcm::gateway(view, &view.proxy_config));
     let builder = GatewayBuilder { context: &context, settings };
@@ -190,7 +190,7 @@ impl GatewayBuilder<'_> {
     fn by_cluster_name(&self, server: &GatewayServer) -> Vec<ChainPlan> {
         let view = self.context.view;
         let exposed = view
-            .services
+            .services()
             .iter()
             .filter(|s| !s.mesh_external && server.sni_hosts.iter().any(|host| s.hostname.is_subset_of(host)));
         let mut chains = Vec::new();

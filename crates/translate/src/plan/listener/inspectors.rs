@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use model::proxy::{Interception, Proxy};
+use model::proxy::Interception;
+use scope::ReadProxy;
 
 use super::{Binding, ChainPlan, InspectedPorts, ListenerFilter, TransportProtocol};
 
@@ -14,7 +15,7 @@ struct InspectorNeeds {
 }
 
 /// The listener filters for these chains.
-pub(super) fn listener_filters(proxy: &Proxy, chains: &[ChainPlan], binding: Binding) -> Vec<ListenerFilter> {
+pub(super) fn listener_filters(proxy: &ReadProxy, chains: &[ChainPlan], binding: Binding) -> Vec<ListenerFilter> {
     let mut filters = Vec::new();
     if binding == Binding::Virtual {
         filters.push(ListenerFilter::OriginalDst);

@@ -141,13 +141,22 @@ pub struct ConfigRef {
 /// All listeners of a sidecar: outbound, HTTP proxy, virtualOutbound, inbound. Empty if `proxyListenPort` is not
 /// positive.
 pub fn sidecar(view: &View) -> Vec<ListenerPlan> {
+    let mut listeners = of_direction(view, Direction::Outbound);
+    listeners.extend(of_direction(view, Direction::Inbound));
+    listeners
+}
+
+/// The listeners of a sidecar for one direction.
+pub(crate) fn of_direction(view: &View, direction: Direction) -> Vec<ListenerPlan> {
     if view.settings.mesh.proxy_listen_port <= 0 {
         return Vec::new();
     }
     let context = ListenerContext::new(view);
+    if direction == Direction::Inbound {
+        return inbound::listeners(&context);
+    }
     let mut listeners = outbound::listeners(&context);
     listeners.extend(outbound::http_proxy(&context));
     listeners.extend(virtual_outbound::listener(&context));
-    listeners.extend(inbound::listeners(&context));
     listeners
 }

@@ -32,7 +32,7 @@ type ListenerDrafts = BTreeMap<(Str, u32), ListenerDraft>;
 /// All outbound listeners, sorted by address and port.
 pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
     let mut drafts = ListenerDrafts::new();
-    for listener in &context.view.egress {
+    for listener in context.view.egress.iter() {
         let egress = &EgressRules::of(listener);
         let bind = bind_of(context, listener);
         match listener.spec.as_ref().and_then(|spec| spec.port.as_ref()) {

@@ -5,7 +5,7 @@ use api::istio::networking::v1alpha3::ServerTlsSettings;
 use api::istio::networking::v1alpha3::server_tls_settings::{TlSmode, TlsProtocol as ServerProtocol};
 use model::config::validate::tls::usable_cipher_suites;
 use model::names::Str;
-use model::proxy::Proxy;
+use scope::ReadProxy;
 use scope::View;
 
 use crate::network_filters::metadata_exchange;
@@ -245,7 +245,7 @@ struct ServerCertificateFiles {
 }
 
 impl ServerCertificateFiles {
-    fn of_proxy(proxy: &Proxy) -> ServerCertificateFiles {
+    fn of_proxy(proxy: &ReadProxy) -> ServerCertificateFiles {
         let file = |key| proxy.meta(key).unwrap_or_default().into();
         ServerCertificateFiles {
             chain: file("TLS_SERVER_CERT_CHAIN"),
@@ -255,7 +255,7 @@ impl ServerCertificateFiles {
         }
     }
 
-    fn of_settings(settings: &ServerTlsSettings, proxy: &Proxy) -> ServerCertificateFiles {
+    fn of_settings(settings: &ServerTlsSettings, proxy: &ReadProxy) -> ServerCertificateFiles {
         ServerCertificateFiles {
             chain: settings.server_certificate.as_str().into(),
             key: settings.private_key.as_str().into(),
@@ -287,7 +287,7 @@ impl ServerCertificateFiles {
     }
 }
 
-fn file_source(proxy: &Proxy) -> SecretSource {
+fn file_source(proxy: &ReadProxy) -> SecretSource {
     if proxy.meta("file-credential") == Some("true") { SecretSource::Files } else { SecretSource::Agent }
 }
 

@@ -7,7 +7,6 @@ use api::istio::networking::v1alpha3::{
     DestinationRule, L4MatchAttributes, LoadBalancerSettings, RouteDestination, TrafficPolicy,
 };
 use model::config::{Config, Kind};
-use model::labels::selects;
 use model::names::Str;
 use model::port::Port;
 use model::service::Service;
@@ -203,7 +202,7 @@ fn hashes_source_ip(balancer: &LoadBalancerSettings) -> bool {
 fn admits(context: &ListenerContext<'_>, matching: &L4MatchAttributes, port: &Port) -> bool {
     let proxy = &context.view.proxy;
     (matching.gateways.is_empty() || matching.gateways.iter().any(|g| g == names::MESH_GATEWAY))
-        && selects(&matching.source_labels, &proxy.labels)
+        && proxy.labels.is_selected_by(&matching.source_labels)
         && (matching.port == 0 || matching.port == u32::from(port.number))
         && (matching.source_namespace.is_empty() || proxy.namespace == *matching.source_namespace)
 }

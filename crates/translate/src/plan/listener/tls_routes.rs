@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use api::istio::networking::v1alpha3::TlsMatchAttributes;
-use model::labels::selects;
 use model::names::Str;
 use model::port::Port;
 use model::service::{Registry, Resolution, UNSPECIFIED};
@@ -67,7 +66,7 @@ fn default_names(context: &ListenerContext<'_>, target: &ServicePort<'_>, bind: 
 fn admits(context: &ListenerContext<'_>, matching: &TlsMatchAttributes, port: &Port) -> bool {
     let proxy = &context.view.proxy;
     (matching.gateways.is_empty() || matching.gateways.iter().any(|g| g == names::MESH_GATEWAY))
-        && selects(&matching.source_labels, &proxy.labels)
+        && proxy.labels.is_selected_by(&matching.source_labels)
         && (matching.port == 0 || matching.port == u32::from(port.number))
         && (matching.source_namespace.is_empty() || proxy.namespace == *matching.source_namespace)
 }

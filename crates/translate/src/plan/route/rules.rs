@@ -4,7 +4,6 @@
 use api::istio::networking::v1alpha3::string_match::MatchType;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute};
 use model::hashed::Hashed;
-use model::labels::selects;
 use model::service::Service;
 use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::View;
@@ -64,7 +63,7 @@ fn applies(context: &RouteContext<'_>, request: &HttpMatchRequest) -> bool {
         return request.gateways.iter().any(|g| context.gateways.contains(&g.as_str()));
     }
     let proxy = &context.view.proxy;
-    selects(&request.source_labels, &proxy.labels)
+    proxy.labels.is_selected_by(&request.source_labels)
         && (request.source_namespace.is_empty() || proxy.namespace == request.source_namespace.as_str())
 }
 

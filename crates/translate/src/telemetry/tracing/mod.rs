@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use api::istio::mesh::v1alpha1::{ProxyConfig, tracing as mesh_tracing};
 use api::istio::telemetry::v1alpha1::{Tracing as Asked, WorkloadMode, tracing as telemetry_tracing};
 use model::names::Str;
-use model::proxy::Proxy;
+use scope::ReadProxy;
 use scope::View;
 
 pub use render::render;
@@ -164,7 +164,7 @@ fn sampling(wanted: f64, default: f64) -> f64 {
 }
 
 /// Istio's tags, if enabled, and custom tags, sorted by name.
-fn tags(proxy: &Proxy, own: bool, custom: Vec<SpanTag>) -> Vec<SpanTag> {
+fn tags(proxy: &ReadProxy, own: bool, custom: Vec<SpanTag>) -> Vec<SpanTag> {
     let mut tags = custom;
     if own {
         tags.extend(service_tags(proxy));
@@ -175,7 +175,7 @@ fn tags(proxy: &Proxy, own: bool, custom: Vec<SpanTag>) -> Vec<SpanTag> {
 }
 
 /// Tags of the reporting workload.
-fn service_tags(proxy: &Proxy) -> Vec<SpanTag> {
+fn service_tags(proxy: &ReadProxy) -> Vec<SpanTag> {
     let or = |text: &str, default: &str| Str::from(if text.is_empty() { default } else { text });
     let label = |key: &str, default: &str| or(proxy.labels.get(key).map_or("", |v| v), default);
     let meta = |key: &str, default: &str| or(proxy.meta(key).unwrap_or_default(), default);
@@ -213,7 +213,7 @@ fn proxy_tags(wanted: &BTreeMap<String, mesh_tracing::CustomTag>) -> Vec<SpanTag
     wanted.iter().filter_map(tag).collect()
 }
 
-fn telemetry_tags(proxy: &Proxy, wanted: &BTreeMap<String, telemetry_tracing::CustomTag>) -> Vec<SpanTag> {
+fn telemetry_tags(proxy: &ReadProxy, wanted: &BTreeMap<String, telemetry_tracing::CustomTag>) -> Vec<SpanTag> {
     use telemetry_tracing::custom_tag::Type;
     let tag = |(name, tag): (&String, &telemetry_tracing::CustomTag)| {
         let value = match tag.r#type.as_ref()? {

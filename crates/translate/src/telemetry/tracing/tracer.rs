@@ -6,7 +6,8 @@ use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
     HttpHeader, OpenTelemetryTracingProvider, Provider, ServiceAttributeEnrichment, ZipkinTracingProvider, http_header,
 };
 use model::names::Str;
-use model::proxy::{Proxy, ProxyKind};
+use model::proxy::ProxyKind;
+use scope::ReadProxy;
 use scope::View;
 
 use crate::telemetry::{Collector, collector};
@@ -68,7 +69,7 @@ pub(super) fn of_provider(view: &View, provider: &Provider) -> Option<ProviderTr
         Provider::Opentelemetry(otel) => Some(found(open_telemetry(view, otel)?, otel.max_tag_length)),
         Provider::Datadog(datadog) => {
             let collector = collector(view, &datadog.service, datadog.port)?;
-            let service = view.proxy.service_cluster.clone();
+            let service = Str::clone(&view.proxy.service_cluster);
             Some(found(Tracer::Datadog { collector, service }, datadog.max_tag_length))
         }
         Provider::Skywalking(skywalking) => {
@@ -111,7 +112,7 @@ fn open_telemetry(view: &View, otel: &OpenTelemetryTracingProvider) -> Option<Tr
         uri,
         timeout,
         headers: sent,
-        service: if conventional { conventional_name(&view.proxy) } else { view.proxy.service_cluster.clone() },
+        service: if conventional { conventional_name(&view.proxy) } else { Str::clone(&view.proxy.service_cluster) },
         detect_environment: detectors.environment.is_some() || conventional,
         detect_dynatrace: detectors.dynatrace.is_some(),
     }))
@@ -144,7 +145,7 @@ fn joined(host: &str, path: &str) -> String {
 }
 
 /// The service name by OpenTelemetry's conventions for Kubernetes.
-fn conventional_name(proxy: &Proxy) -> Str {
+fn conventional_name(proxy: &ReadProxy) -> Str {
     let label = |key: &str| proxy.labels.get(key).filter(|v| !v.is_empty()).cloned();
     let pod = proxy.id.split_once('.').map(|(pod, _)| pod).filter(|pod| !pod.is_empty());
     let container = proxy.meta("APP_CONTAINERS").filter(|list| !list.is_empty() && !list.contains(','));

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use api::istio::networking::v1alpha3::locality_load_balancer_setting::{Distribute, Failover};
 use api::istio::networking::v1alpha3::{LocalityLoadBalancerSetting, ZoneAwareLoadBalancerSetting};
 use model::endpoint::{Health, Locality};
-use model::labels::Labels;
 use model::service::TrafficDistribution;
+use scope::client::TrackedLabels;
+use scope::reads::Tracked;
 
 use super::{ClientLocality, LabelledEndpoint, LocalityGroup, LocalityLb};
 use crate::plan::endpoints::{LbEndpoint, LocalityEndpoints};
@@ -37,8 +38,8 @@ fn apply(
     labels: &[(&str, &str)],
     detects: bool,
 ) -> Vec<LocalityEndpoints> {
-    let labels: Labels = labels.iter().copied().collect();
-    let locality = Locality::parse("r1/z1/s1");
+    let labels = TrackedLabels::unrecorded(labels.iter().copied().collect());
+    let locality = Tracked::unrecorded(Locality::parse("r1/z1/s1"));
     setting.apply(groups, ClientLocality { locality: &locality, labels: &labels }, detects)
 }
 

@@ -1,0 +1,226 @@
+//! Results by the inputs that they were computed from. A result is found for every client whose view agrees with these
+//! inputs, without being computed: results are stored by the set of inputs read, of which there are a handful, and for
+//! each set by the fingerprint of the values.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::names::{Namespace, ServiceKey};
+use scope::View;
+use scope::reads::{Aspect, EndpointReads, ReadSet, Reads};
+
+use crate::serve::snapshot_writer::PublishedSnapshot;
+
+/// For whom, and of which snapshot, a result is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) view: &'a Arc<View>,
+    pub(crate) published: &'a PublishedSnapshot,
+    /// The fingerprint of the pins that the view was made with; 0 without pins.
+    pub(crate) pins: u128,
+}
+
+impl Wanted<'_> {
+    /// The endpoints that changed since an earlier snapshot. `None` if that is not known: too many steps are between, or
+    /// the view is of a snapshot with pins, which the steps do not describe.
+    pub(crate) fn changed_endpoints(&self, earlier: u64) -> Option<BTreeSet<ServiceKey>> {
+        if self.pins != 0 {
+            return None;
+        }
+        self.published.since(earlier).map(|delta| delta.endpoints)
+    }
+
+    /// Whether few endpoints changed since an earlier snapshot.
+    pub(crate) fn is_next_to(&self, earlier: u64) -> bool {
+        const FEW: usize = 8;
+        self.changed_endpoints(earlier).is_some_and(|changed| changed.len() <= FEW)
+    }
+}
+
+/// Results of one kind of computation, each under a name.
+#[derive(Debug)]
+pub(crate) struct Memo<T> {
+    named: Mutex<HashMap<Box<str>, Vec<Group<T>>>>,
+    /// Held while a result is computed for clients of a namespace, so that it is computed once.
+    computing: Mutex<HashMap<Namespace, Arc<Mutex<()>>>>,
+}
+
+impl<T> Default for Memo<T> {
+    fn default() -> Self {
+        Memo { named: Mutex::default(), computing: Mutex::default() }
+    }
+}
+
+/// Results that were computed from the same inputs.
+#[derive(Debug)]
+struct Group<T> {
+    reads: ReadSet,
+    entries: HashMap<(u128, u128), Arc<Entry<T>>>,
+}
+
+/// One result.
+#[derive(Debug)]
+pub(crate) struct Entry<T> {
+    pub(crate) value: T,
+    endpoints: EndpointReads,
+    valid: Mutex<Valid>,
+}
+
+/// The newest snapshot that a result is known to hold for. Fingerprints name sections by address, so the view that has
+/// them is kept.
+#[derive(Debug)]
+struct Valid {
+    number: u64,
+    _inputs: Arc<View>,
+}
+
+impl<T> Entry<T> {
+    /// A result that no one shares.
+    pub(crate) fn unshared(value: T, view: &Arc<View>) -> Arc<Entry<T>> {
+        let valid = Valid { number: 0, _inputs: view.clone() };
+        Arc::new(Entry { value, endpoints: EndpointReads::default(), valid: Mutex::new(valid) })
+    }
+
+    /// Whether the result holds for a view that has the same inputs, endpoints aside.
+    pub(crate) fn holds(&self, wanted: Wanted<'_>) -> bool {
+        let mut valid = lock(&self.valid);
+        let (published, view) = (wanted.published, wanted.view);
+        if valid.number == published.number {
+            return true;
+        }
+        let is_same = |key: &_, aspect| {
+            let found = self.endpoints.get(&(ServiceKey::clone(key), aspect));
+            found.is_none_or(|found| view.has_endpoints(key, aspect, *found))
+        };
+        let holds = match wanted.changed_endpoints(valid.number) {
+            _ if self.endpoints.is_empty() => true,
+            Some(changed) => changed.iter().all(|key| is_same(key, Aspect::All) && is_same(key, Aspect::Identities)),
+            None => self.endpoints.iter().all(|((key, aspect), found)| view.has_endpoints(key, *aspect, *found)),
+        };
+        if holds && valid.number < published.number {
+            *valid = Valid { number: published.number, _inputs: view.clone() };
+        }
+        holds
+    }
+
+    fn number(&self) -> u64 {
+        lock(&self.valid).number
+    }
+}
+
+impl<T> Memo<T> {
+    /// The result of this name for a view, computed if it is not known.
+    pub(crate) fn get(
+        &self,
+        wanted: Wanted<'_>,
+        name: &str,
+        compute: impl FnOnce(&View, &Reads) -> T,
+    ) -> Arc<Entry<T>> {
+        if let Some(found) = self.find(wanted, name) {
+            return found;
+        }
+        let namespace = &wanted.view.proxy.unrecorded().namespace;
+        let computing = lock(&self.computing).entry(namespace.clone()).or_default().clone();
+        let _computing = lock(&computing);
+        // Another client of the namespace may have computed it meanwhile.
+        if let Some(found) = self.find(wanted, name) {
+            return found;
+        }
+        self.renew(wanted, name, compute)
+    }
+
+    /// The result of this name for a view, computed whether it is known or not.
+    pub(crate) fn renew(
+        &self,
+        wanted: Wanted<'_>,
+        name: &str,
+        compute: impl FnOnce(&View, &Reads) -> T,
+    ) -> Arc<Entry<T>> {
+        let (view, reads) = wanted.view.recording();
+        let value = compute(&view, &reads);
+        let valid = Valid { number: wanted.published.number, _inputs: wanted.view.clone() };
+        let entry = Arc::new(Entry { value, endpoints: reads.take_endpoints(), valid: Mutex::new(valid) });
+        self.insert(wanted, name, reads.set(), entry.clone());
+        entry
+    }
+
+    /// The result of this name for a view, if it is known.
+    pub(crate) fn find(&self, wanted: Wanted<'_>, name: &str) -> Option<Arc<Entry<T>>> {
+        let named = lock(&self.named);
+        let candidates = named.get(name)?.iter().filter_map(|group| {
+            let key = (wanted.view.fingerprint(&group.reads), wanted.pins);
+            group.entries.get(&key).cloned()
+        });
+        let candidates: Vec<_> = candidates.collect();
+        // Endpoints are compared outside the lock.
+        drop(named);
+        candidates.into_iter().find(|entry| entry.holds(wanted))
+    }
+
+    fn insert(&self, wanted: Wanted<'_>, name: &str, reads: ReadSet, entry: Arc<Entry<T>>) {
+        let key = (wanted.view.fingerprint(&reads), wanted.pins);
+        let mut named = lock(&self.named);
+        if !named.contains_key(name) {
+            named.insert(name.into(), Vec::new());
+        }
+        let Some(groups) = named.get_mut(name) else { return };
+        let mut dropped = Vec::new();
+        for group in groups.iter_mut() {
+            dropped.extend(
+                group
+                    .entries
+                    .extract_if(|_, entry| Arc::strong_count(entry) == 1 && entry.number() < wanted.published.number),
+            );
+        }
+        groups.retain(|group| !group.entries.is_empty());
+        match groups.iter_mut().find(|group| group.reads == reads) {
+            Some(group) => _ = group.entries.insert(key, entry),
+            None => groups.push(Group { reads, entries: HashMap::from([(key, entry)]) }),
+        }
+        drop(named);
+        // Freed outside the lock.
+        drop(dropped);
+    }
+
+    /// Drops results that no client uses.
+    pub(crate) fn free_unused(&self) {
+        let mut dropped = Vec::new();
+        let mut named = lock(&self.named);
+        for group in named.values_mut().flatten() {
+            dropped.extend(group.entries.extract_if(|_, entry| Arc::strong_count(entry) == 1));
+        }
+        named.retain(|_, groups| {
+            groups.retain(|group| !group.entries.is_empty());
+            !groups.is_empty()
+        });
+        drop(named);
+        lock(&self.computing).retain(|_, computing| Arc::strong_count(computing) > 1);
+    }
+
+    /// How many results there are.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.named).values().flatten().map(|group| group.entries.len()).sum()
+    }
+
+    /// Everything known, for housekeeping.
+    pub(crate) fn for_each(&self, mut act: impl FnMut(&T)) {
+        let all: Vec<Arc<Entry<T>>> =
+            lock(&self.named).values().flatten().flat_map(|group| group.entries.values().cloned()).collect();
+        all.iter().for_each(|entry| act(&entry.value));
+    }
+}
+
+/// A result that something else was made of.
+pub(crate) trait Use: std::fmt::Debug + Send + Sync {
+    fn holds(&self, wanted: Wanted<'_>) -> bool;
+}
+
+impl<T: std::fmt::Debug + Send + Sync> Use for Entry<T> {
+    fn holds(&self, wanted: Wanted<'_>) -> bool {
+        Entry::holds(self, wanted)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,154 @@
+//! Layers: parts of what clients are served, each made once for all clients that agree in the inputs it was made from.
+//!
+//! A sidecar without EnvoyFilters is served the clusters and listeners of its calls, which it shares with nearly all
+//! others, and its own inbound ones. Endpoints belong to the clusters of a layer; route tables are made by name.
+
+pub(crate) mod endpoints;
+pub(crate) mod memo;
+
+use std::sync::Arc;
+
+use api::{Resource, TypeUrl};
+use model::hashed::Hashed;
+use model::problem::Problem;
+use model::snapshot::Snapshot;
+use scope::View;
+use scope::outbound::OutboundScopes;
+use scope::reads::Reads;
+use translate::names::OutboundCluster;
+use translate::plan::listener::Direction;
+use translate::{Recipe, recipes, unpatched};
+use xds::Layer;
+
+use crate::serve::bounded::Bounded;
+use crate::serve::excess;
+use crate::serve::renderings::Renderings;
+use crate::serve::tables;
+use endpoints::EndpointLayer;
+use memo::{Entry, Memo, Wanted};
+
+/// What a layer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All resources of a type.
+    Whole,
+    /// Those of one direction, for sidecars without patches.
+    Towards(Direction),
+}
+
+/// All layers that clients use, and what they are made of.
+#[derive(Debug, Default)]
+pub(crate) struct Layers {
+    pub(crate) renderings: Arc<Renderings>,
+    pub(crate) scopes: OutboundScopes,
+    resources: Memo<ResourceLayer>,
+    endpoints: Memo<EndpointLayer>,
+    routes: Memo<RouteTable>,
+}
+
+/// Resources of one type, or of a part of it.
+#[derive(Debug)]
+pub(crate) struct ResourceLayer {
+    pub(crate) layer: Arc<Layer>,
+    /// The outbound clusters among them.
+    pub(crate) clusters: Hashed<Vec<OutboundCluster>>,
+    pub(crate) bytes: usize,
+    pub(crate) problems: Arc<[Problem]>,
+}
+
+/// One route table; `None` if the client has none of that name.
+#[derive(Debug)]
+pub(crate) struct RouteTable {
+    pub(crate) table: Option<Resource>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Layers {
+    pub(crate) fn resources(&self, wanted: Wanted<'_>, kind: &TypeUrl, part: Part) -> Arc<Entry<ResourceLayer>> {
+        let name = resources_name(kind, part);
+        self.resources.get(wanted, &name, |view, _| ResourceLayer::new(view, kind, part, &self.renderings))
+    }
+
+    /// The endpoints of the clusters of a layer, and what they are in the wanted snapshot.
+    pub(crate) fn endpoints(
+        &self,
+        wanted: Wanted<'_>,
+        clusters: &Hashed<Vec<OutboundCluster>>,
+    ) -> (Arc<Entry<EndpointLayer>>, endpoints::ServedEndpoints) {
+        let name = format!("{:x}", clusters.fingerprint());
+        let compute = |view: &View, reads: &Reads| {
+            EndpointLayer::new(wanted.published.number, (view, reads), clusters, &self.renderings)
+        };
+        let entry = self.endpoints.get(wanted, &name, compute);
+        if let Some(served) = entry.value.at(wanted, &self.renderings) {
+            return (entry, served);
+        }
+        let entry = self.endpoints.renew(wanted, &name, compute);
+        // One that was made for this snapshot has an answer for it.
+        match entry.value.at(wanted, &self.renderings) {
+            Some(served) => (entry, served),
+            None => (entry, endpoints::ServedEndpoints::default()),
+        }
+    }
+
+    pub(crate) fn route(&self, wanted: Wanted<'_>, name: &str) -> Arc<Entry<RouteTable>> {
+        self.routes.get(wanted, name, |view, _| RouteTable::new(view, name, &self.renderings))
+    }
+
+    /// Drops what no client uses, and encoded bodies that are no longer being sent.
+    pub(crate) fn free_unused(&self, world: &Snapshot) {
+        self.resources.free_unused();
+        self.endpoints.free_unused();
+        self.routes.free_unused();
+        self.scopes.retain_newest(world);
+        self.resources.for_each(|made| made.layer.free_encoded());
+        self.endpoints.for_each(EndpointLayer::free_encoded);
+    }
+
+    /// How many layers there are: of resources, of endpoints, and route tables.
+    pub(crate) fn len(&self) -> [usize; 3] {
+        [self.resources.len(), self.endpoints.len(), self.routes.len()]
+    }
+}
+
+fn resources_name(kind: &TypeUrl, part: Part) -> String {
+    format!("{}/{part:?}", kind.short())
+}
+
+impl ResourceLayer {
+    pub(crate) fn new(view: &View, kind: &TypeUrl, part: Part, renderings: &Renderings) -> ResourceLayer {
+        let mut problems = Vec::new();
+        let recipes = match part {
+            Part::Whole => recipes(view, kind, &mut problems),
+            Part::Towards(direction) => unpatched(view, kind, direction),
+        };
+        let knobs = &view.settings.knobs;
+        let mut bounded = Bounded::new(knobs.resource_bytes as usize, knobs.push_bytes as usize);
+        for recipe in &recipes {
+            // What is likely not to be sent must not be held by the renderings either.
+            let resource = if bounded.is_exceeded() { recipe.render() } else { renderings.rendered(recipe) };
+            bounded.add_resource(resource);
+        }
+        let (kept, left_out) = bounded.finish();
+        if !left_out.is_empty() {
+            problems.extend(excess::left_out(kind, &view.proxy.namespace, &left_out, knobs));
+        }
+        let bytes = kept.iter().map(|(_, resource)| resource.body.len()).sum();
+        let layer = Layer::new(kept.into_iter().map(|(_, resource)| resource));
+        // Clusters that are left out have no endpoints.
+        let clusters = recipes.iter().filter(|recipe| layer.get(&recipe.name).is_some());
+        let clusters = Hashed::new(clusters.filter_map(Recipe::outbound_cluster).collect());
+        ResourceLayer { layer: Arc::new(layer), clusters, bytes, problems: problems.into() }
+    }
+}
+
+impl RouteTable {
+    pub(crate) fn new(view: &View, name: &str, renderings: &Renderings) -> RouteTable {
+        let mut problems = Vec::new();
+        let table = tables::route_table(view, name, renderings, &mut problems);
+        RouteTable { table, problems }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,310 @@
+//! What one class of clients is served in one snapshot: its view, and for each type a set put together from layers.
+//! Sets are made on first use, and taken over from the snapshot before where their layers hold.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use api::TypeUrl;
+use model::problem::Problem;
+use model::proxy::ProxyKind;
+use scope::View;
+use translate::names::{OutboundCluster, parse_outbound_cluster};
+use translate::plan::listener::Direction;
+use translate::recipe;
+use translate::security::guards::{Guards, guards};
+use xds::{Layer, ResourceSet};
+
+use crate::serve::by_name::{self, ByName};
+use crate::serve::excess::ClassExcess;
+use crate::serve::layers::endpoints::{self, EndpointLayer, ServedEndpoints};
+use crate::serve::layers::memo::{Entry, Use, Wanted};
+use crate::serve::layers::{Layers, Part, ResourceLayer, RouteTable};
+use crate::serve::renderings::Renderings;
+use crate::serve::snapshot_writer::PublishedSnapshot;
+
+/// Types that are served, in the order of their slots.
+const TYPES: usize = 7;
+const KINDS: [TypeUrl; TYPES] = [
+    TypeUrl::CLUSTER,
+    TypeUrl::ENDPOINT,
+    TypeUrl::LISTENER,
+    TypeUrl::ROUTE,
+    TypeUrl::EXTENSION,
+    TypeUrl::NAME_TABLE,
+    TypeUrl::SECRET,
+];
+
+/// The config of one class of clients in one snapshot.
+pub struct RenderedView {
+    pub epoch: u64,
+    pub view: Arc<View>,
+    source: Source,
+    /// Where to report what is left out, if this is served to anyone.
+    excess: Option<Arc<ClassExcess>>,
+    sets: [OnceLock<Arc<MadeSet>>; TYPES],
+    before: [Option<Arc<MadeSet>>; TYPES],
+    guards: OnceLock<Guards>,
+}
+
+/// Where layers come from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// From those that all clients share.
+    Shared { layers: Arc<Layers>, published: Arc<PublishedSnapshot>, pins: u128 },
+    /// They are made for this view alone.
+    Alone(Arc<Renderings>),
+}
+
+/// A set, and what it was made of.
+#[derive(Debug)]
+struct MadeSet {
+    epoch: u64,
+    set: Arc<ResourceSet>,
+    view: Arc<View>,
+    layers: Vec<Arc<Layer>>,
+    uses: Vec<Arc<dyn Use>>,
+    by_name: Option<Arc<ByName>>,
+}
+
+impl fmt::Debug for RenderedView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RenderedView").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl RenderedView {
+    /// A view that shares no layers with others.
+    pub fn alone(epoch: u64, view: View, renderings: Arc<Renderings>) -> RenderedView {
+        RenderedView::new(epoch, Arc::new(view), Source::Alone(renderings), None)
+    }
+
+    /// The first view of a class.
+    pub(crate) fn first(
+        layers: Arc<Layers>,
+        published: Arc<PublishedSnapshot>,
+        view: View,
+        pins: u128,
+        excess: Arc<ClassExcess>,
+    ) -> RenderedView {
+        let epoch = published.number;
+        RenderedView::new(epoch, Arc::new(view), Source::Shared { layers, published, pins }, Some(excess))
+    }
+
+    fn new(epoch: u64, view: Arc<View>, source: Source, excess: Option<Arc<ClassExcess>>) -> RenderedView {
+        let (sets, before) = Default::default();
+        RenderedView { epoch, view, source, excess, sets, before, guards: OnceLock::new() }
+    }
+
+    /// The same class in a later snapshot.
+    pub(crate) fn next(&self, published: &Arc<PublishedSnapshot>, view: View) -> RenderedView {
+        let source = match &self.source {
+            Source::Shared { layers, pins, .. } => {
+                Source::Shared { layers: layers.clone(), published: published.clone(), pins: *pins }
+            }
+            Source::Alone(renderings) => Source::Alone(renderings.clone()),
+        };
+        let mut next = RenderedView::new(published.number, Arc::new(view), source, self.excess.clone());
+        for (index, before) in next.before.iter_mut().enumerate() {
+            *before = self.sets[index].get().or(self.before[index].as_ref()).cloned();
+        }
+        next
+    }
+
+    /// What policies ask of clients that reach this class.
+    pub fn guards(&self) -> Guards {
+        *self.guards.get_or_init(|| guards(&self.view))
+    }
+
+    /// This class's resources of one type; `None` for types that are not served.
+    pub fn set(&self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+        let index = KINDS.iter().position(|served| served == kind)?;
+        Some(self.sets[index].get_or_init(|| self.made(index, kind)).set.clone())
+    }
+
+    /// Whether a set is made, or can be made in microseconds of layers that are at hand.
+    pub fn is_quick(&self, kind: &TypeUrl) -> bool {
+        let Some(index) = KINDS.iter().position(|served| served == kind) else { return false };
+        if self.sets[index].get().is_some() {
+            return true;
+        }
+        let Some(before) = self.before[index].as_deref() else { return false };
+        if *kind == TypeUrl::ENDPOINT {
+            // Few assignments are to be renewed, if any.
+            return self.is_quick(&TypeUrl::CLUSTER)
+                && self.view.is_same_but_endpoints(&before.view)
+                && self.wanted().is_some_and(|wanted| wanted.is_next_to(before.epoch));
+        }
+        self.may_take_over(before)
+    }
+
+    fn made(&self, index: usize, kind: &TypeUrl) -> Arc<MadeSet> {
+        let before = self.before[index].as_deref();
+        if let Some(before) = before.filter(|before| *kind != TypeUrl::ENDPOINT && self.may_take_over(before)) {
+            let MadeSet { set, layers, uses, by_name, .. } = before;
+            let (layers, uses) = (layers.clone(), uses.clone());
+            return Arc::new(MadeSet {
+                epoch: self.epoch,
+                set: set.clone(),
+                view: self.view.clone(),
+                layers,
+                uses,
+                by_name: by_name.clone(),
+            });
+        }
+        let made = match kind {
+            k if *k == TypeUrl::ENDPOINT => self.endpoints(before),
+            k if *k == TypeUrl::ROUTE => self.routes(),
+            k if *k == TypeUrl::SECRET => self.secrets(),
+            _ => self.resources(kind, before),
+        };
+        Arc::new(made)
+    }
+
+    /// Whether a set of an earlier snapshot holds for this one.
+    fn may_take_over(&self, before: &MadeSet) -> bool {
+        let Some(wanted) = self.wanted() else { return false };
+        self.view.is_same_but_endpoints(&before.view)
+            && before.uses.iter().all(|used| used.holds(wanted))
+            && before.by_name.as_ref().is_none_or(|by_name| by_name.holds(wanted))
+    }
+
+    fn wanted(&self) -> Option<Wanted<'_>> {
+        match &self.source {
+            Source::Shared { published, pins, .. } => Some(Wanted { view: &self.view, published, pins: *pins }),
+            Source::Alone(_) => None,
+        }
+    }
+
+    fn layer(&self, kind: &TypeUrl, part: Part) -> Arc<Entry<ResourceLayer>> {
+        match (&self.source, self.wanted()) {
+            (Source::Shared { layers, .. }, Some(wanted)) => layers.resources(wanted, kind, part),
+            _ => Entry::unshared(ResourceLayer::new(&self.view, kind, part, self.renderings()), &self.view),
+        }
+    }
+
+    fn renderings(&self) -> &Arc<Renderings> {
+        match &self.source {
+            Source::Shared { layers, .. } => &layers.renderings,
+            Source::Alone(renderings) => renderings,
+        }
+    }
+
+    /// The layers of a type. Patches and limits are for all resources of the type together.
+    fn layers_of(&self, kind: &TypeUrl) -> Vec<Arc<Entry<ResourceLayer>>> {
+        let has_directions = *kind == TypeUrl::CLUSTER || *kind == TypeUrl::LISTENER;
+        let is_plain = self.view.patches.is_empty() && *self.view.proxy.kind == ProxyKind::Sidecar;
+        if has_directions && is_plain {
+            let directions = [Direction::Outbound, Direction::Inbound];
+            let parts = directions.map(|direction| self.layer(kind, Part::Towards(direction)));
+            let bytes: usize = parts.iter().map(|part| part.value.bytes).sum();
+            let fits = parts.iter().all(|part| part.value.problems.is_empty());
+            if fits && bytes <= self.view.settings.knobs.push_bytes as usize {
+                return parts.into();
+            }
+        }
+        vec![self.layer(kind, Part::Whole)]
+    }
+
+    fn resources(&self, kind: &TypeUrl, before: Option<&MadeSet>) -> MadeSet {
+        let parts = self.layers_of(kind);
+        self.report(kind, parts.iter().flat_map(|part| part.value.problems.iter()));
+        let layers: Vec<Arc<Layer>> = parts.iter().map(|part| part.value.layer.clone()).collect();
+        let same = before.filter(|before| is_same(&before.layers, &layers));
+        let set = match same {
+            Some(before) => before.set.clone(),
+            None => Arc::new(ResourceSet::of_layers(kind.clone(), layers.clone())),
+        };
+        let uses = parts.into_iter().map(|part| part as Arc<dyn Use>).collect();
+        MadeSet { epoch: self.epoch, set, view: self.view.clone(), layers, uses, by_name: None }
+    }
+
+    fn report<'a>(&self, kind: &TypeUrl, problems: impl Iterator<Item = &'a Problem>) {
+        if let Some(excess) = &self.excess {
+            excess.set(kind, "", &problems.cloned().collect::<Vec<_>>());
+        }
+    }
+
+    fn endpoints(&self, before: Option<&MadeSet>) -> MadeSet {
+        let parts = self.layers_of(&TypeUrl::CLUSTER);
+        let made: Vec<(Arc<Entry<EndpointLayer>>, ServedEndpoints)> = parts
+            .iter()
+            .filter(|part| !part.value.clusters.is_empty())
+            .map(|part| self.endpoint_layer(&part.value))
+            .collect();
+        self.report(&TypeUrl::ENDPOINT, made.iter().flat_map(|(_, served)| served.problems.iter()));
+        let layers: Vec<Arc<Layer>> = made.iter().map(|(_, served)| served.layer.clone()).collect();
+        let left_out: Vec<_> = made.iter().map(|(_, served)| served.left_out.clone()).collect();
+        let uses = made.into_iter().map(|(entry, _)| entry as Arc<dyn Use>).collect();
+        let is_unused = |before: &MadeSet| before.by_name.as_ref().is_none_or(|by_name| by_name.is_empty());
+        if let Some(before) = before.filter(|before| is_same(&before.layers, &layers) && is_unused(before)) {
+            let (set, by_name) = (before.set.clone(), before.by_name.clone());
+            return MadeSet { epoch: self.epoch, set, view: self.view.clone(), layers, uses, by_name };
+        }
+        let (view, renderings) = (self.view.clone(), self.renderings().clone());
+        let by_name = Arc::new(self.by_name(TypeUrl::ENDPOINT));
+        let named = by_name.clone();
+        let set = ResourceSet::of_layers(TypeUrl::ENDPOINT, layers.clone()).with_fallback(move |name| {
+            if left_out.iter().any(|names| names.contains(name)) {
+                return None;
+            }
+            let cluster = parse_outbound_cluster(name)?;
+            let make = || {
+                let resource = Some(endpoints::assignment(&view, &cluster, &renderings));
+                by_name::Made { resource, ..by_name::Made::default() }
+            };
+            named.answer(name, make)
+        });
+        MadeSet { epoch: self.epoch, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: Some(by_name) }
+    }
+
+    fn endpoint_layer(&self, clusters: &ResourceLayer) -> (Arc<Entry<EndpointLayer>>, ServedEndpoints) {
+        if let (Source::Shared { layers, .. }, Some(wanted)) = (&self.source, self.wanted()) {
+            return layers.endpoints(wanted, &clusters.clusters);
+        }
+        let (view, reads) = self.view.recording();
+        let clusters: &[OutboundCluster] = &clusters.clusters;
+        let made = EndpointLayer::new(self.epoch, (&view, &reads), clusters, self.renderings());
+        let served = made.served();
+        (Entry::unshared(made, &self.view), served)
+    }
+
+    fn routes(&self) -> MadeSet {
+        let by_name = Arc::new(self.by_name(TypeUrl::ROUTE));
+        let (named, view, source) = (by_name.clone(), self.view.clone(), self.source.clone());
+        let set = ResourceSet::new(TypeUrl::ROUTE, []).with_fallback(move |name| {
+            named.answer(name, || match &source {
+                Source::Shared { layers, published, pins } => {
+                    let entry = layers.route(Wanted { view: &view, published, pins: *pins }, name);
+                    let RouteTable { table, problems } = &entry.value;
+                    let (resource, problems) = (table.clone(), problems.clone());
+                    by_name::Made { resource, problems, made_of: Some(entry) }
+                }
+                Source::Alone(renderings) => {
+                    let RouteTable { table, problems } = RouteTable::new(&view, name, renderings);
+                    by_name::Made { resource: table, problems, made_of: None }
+                }
+            })
+        });
+        let (layers, uses) = (Vec::new(), Vec::new());
+        MadeSet { epoch: self.epoch, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: Some(by_name) }
+    }
+
+    fn by_name(&self, kind: TypeUrl) -> ByName {
+        let View { proxy, settings, .. } = &*self.view;
+        ByName::new(kind, proxy.unrecorded().namespace.clone(), settings.clone(), self.excess.clone())
+    }
+
+    /// Secrets, which are served by name. Their bytes go to no cache.
+    fn secrets(&self) -> MadeSet {
+        let view = self.view.clone();
+        let set = ResourceSet::new(TypeUrl::SECRET, []).with_fallback(move |name| {
+            recipe(&view, &TypeUrl::SECRET, name, &mut Vec::new()).map(|recipe| recipe.render())
+        });
+        let (layers, uses) = (Vec::new(), Vec::new());
+        MadeSet { epoch: self.epoch, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: None }
+    }
+}
+
+fn is_same(one: &[Arc<Layer>], other: &[Arc<Layer>]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
+}

@@ -1,0 +1,46 @@
+//! How long a push round takes: the time from the publishing of a snapshot until a client has been sent what changed.
+//! The writer gathers changes for about that long, so that under load it does not publish faster than clients follow.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A client counts with at most this much: one that reads slowly must not hold back the others.
+const LONGEST: Duration = Duration::from_millis(200);
+
+/// The sum and the number of the times since the last look.
+#[derive(Debug, Default)]
+pub(crate) struct RoundTime {
+    micros: AtomicU64,
+    clients: AtomicU64,
+}
+
+impl RoundTime {
+    /// A client was sent all of a change this long after it was published.
+    pub(crate) fn note(&self, took: Duration) {
+        let micros = u64::try_from(took.min(LONGEST).as_micros()).unwrap_or_default();
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        self.clients.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The mean since the last call; zero if no client was sent anything.
+    pub(crate) fn take(&self) -> Duration {
+        let (micros, clients) = (self.micros.swap(0, Ordering::Relaxed), self.clients.swap(0, Ordering::Relaxed));
+        Duration::from_micros(micros.checked_div(clients).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, RoundTime};
+
+    #[test]
+    fn slow_readers_count_little() {
+        let round = RoundTime::default();
+        for _ in 0..19 {
+            round.note(Duration::from_millis(10));
+        }
+        round.note(Duration::from_secs(60));
+        assert_eq!(round.take(), Duration::from_micros(19_500));
+        assert_eq!(round.take(), Duration::ZERO);
+    }
+}
