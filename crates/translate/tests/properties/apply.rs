@@ -36,7 +36,7 @@ fn facts(world: &Snapshot) -> Vec<String> {
     facts.push(format!("{:?} {:?} {:?}", world.policy, world.gateways, world.sidecars));
     for client in clients() {
         let view = view(world, &client);
-        facts.push(format!("{} sees {:?} and {:?}", client.id, view.services, view.egress));
+        facts.push(format!("{} sees {:?} and {:?}", client.id, view.services(), view.egress));
         facts.push(format!("{} serves {:?} and {:?}", client.id, view.inbound, view.gateway));
     }
     facts

@@ -83,11 +83,11 @@ proptest! {
         let world = world(&objects);
         for proxy in clients() {
             let view = view(&world, &proxy);
-            for service in &view.services {
+            for service in view.services() {
                 let objection = objection(&objects, &proxy, &view, service);
                 prop_assert!(objection.is_none(), "{} sees {}/{}: {:?}", proxy.id, service.namespace, service.hostname, objection);
             }
-            for listener in &view.egress {
+            for listener in view.egress.iter() {
                 let Some(spec) = &listener.spec else { continue };
                 let stray = listener.services.iter().find(|s| !is_imported(&spec.hosts, &proxy.namespace, s));
                 prop_assert!(stray.is_none(), "{} imports {:?} by {:?}", proxy.id, stray, spec.hosts);
