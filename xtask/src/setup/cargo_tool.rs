@@ -1,4 +1,4 @@
-//! Tools from crates.io, built by cargo at a pinned version.
+//! Tools written in Rust, built by cargo at a pinned version.
 
 use std::fs;
 use std::path::{Path, PathBuf};

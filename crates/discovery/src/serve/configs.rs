@@ -1,6 +1,6 @@
 //! Configuration over xDS, the other side of `xds://` sources: config objects for clients that are control planes
 //! themselves. A type is `group/version/Kind`; each object travels in the envelope of MCP, and services of registries
-//! are told as ServiceEntries.
+//! are sent as ServiceEntries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,7 @@ struct Made {
     epoch: u64,
     set: Arc<ResourceSet>,
     objects: Vec<Resource>,
-    /// Services of registries, told as entries.
+    /// Services of registries, converted to ServiceEntries.
     synthetic: Synthetic,
 }
 
@@ -119,7 +119,7 @@ impl Made {
 }
 
 impl Content {
-    /// Whether services of registries are told beside its objects.
+    /// Whether services of registries are sent with its objects.
     fn has_synthetic(self) -> bool {
         self == Content::Objects(Kind::ServiceEntry)
     }

@@ -1,4 +1,4 @@
-//! The settings of the mesh on their way back to sources that place what they see by them.
+//! Sends the mesh settings back to the sources that read them.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,25 @@ use tokio::sync::watch;
 
 use super::snapshot_writer::SnapshotWriter;
 
-/// Tells the settings, now and after every change, once the sources of settings are in sync.
-pub(crate) async fn follow(world: SnapshotWriter, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<Settings>>) {
+/// Publishes the settings, now and after every change, once these sources have synced.
+pub(crate) async fn follow(
+    world: SnapshotWriter,
+    sources: BTreeSet<SourceId>,
+    changes: watch::Sender<Option<Settings>>,
+) {
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();
         if epoch.is_synced(&sources) {
-            tell.send_if_modified(|told| {
-                let is_new = told.as_ref() != Some(&*epoch.snapshot.settings);
+            changes.send_if_modified(|published| {
+                let is_new = published.as_ref() != Some(&*epoch.snapshot.settings);
                 if is_new {
-                    *told = Some(Settings::clone(&epoch.snapshot.settings));
+                    *published = Some(Settings::clone(&epoch.snapshot.settings));
                 }
                 is_new
             });
         }
-        if epochs.changed().await.is_err() || tell.is_closed() {
+        if epochs.changed().await.is_err() || changes.is_closed() {
             return;
         }
     }

@@ -136,7 +136,7 @@ impl ControlPlane {
         }
     }
 
-    /// Sources that are waited for: they have not told all they had at their start.
+    /// Sources that have not synced yet.
     pub fn missing_sources(&self) -> Vec<SourceId> {
         self.sources.unsynced(&self.world.now().snapshot.synced)
     }

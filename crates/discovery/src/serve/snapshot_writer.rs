@@ -89,7 +89,7 @@ impl PublishedSnapshot {
         })
     }
 
-    /// Whether every one of these sources has told all that it had at its start.
+    /// Whether all these sources have synced.
     pub fn is_synced(&self, sources: &BTreeSet<SourceId>) -> bool {
         sources.is_subset(&self.snapshot.synced)
     }

@@ -1,4 +1,4 @@
-//! Statuses on their way to what writes them back.
+//! Sends the statuses of the newest snapshot to the source that writes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::snapshot_writer::SnapshotWriter;
 /// A source that need not be there may be given up between two changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Tells the statuses, now and after every change, once no source is waited for any more.
-pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet, tell: watch::Sender<Arc<ConvertedConfig>>) {
+/// Publishes the statuses, now and after every change, once all sources have synced or were given up.
+pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet, statuses: watch::Sender<Arc<ConvertedConfig>>) {
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();
         let is_complete = sources.unsynced(&epoch.snapshot.synced).is_empty();
         if is_complete {
-            tell.send_if_modified(|told| {
-                let is_new = !Arc::ptr_eq(told, &epoch.snapshot.converted);
+            statuses.send_if_modified(|published| {
+                let is_new = !Arc::ptr_eq(published, &epoch.snapshot.converted);
                 if is_new {
-                    *told = epoch.snapshot.converted.clone();
+                    *published = epoch.snapshot.converted.clone();
                 }
                 is_new
             });
@@ -32,7 +32,7 @@ pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet, tell: watc
             true => epochs.changed().await,
             false => timeout(LOOK_AGAIN, epochs.changed()).await.unwrap_or(Ok(())),
         };
-        if changed.is_err() || tell.is_closed() {
+        if changed.is_err() || statuses.is_closed() {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! The single arrow that points from the world back to sources: names of what must be fetched.
+//! Sends the fetch requests of the newest snapshot (key sets, Secrets) back to the sources that answer them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +11,13 @@ use tokio::sync::watch;
 
 use super::snapshot_writer::SnapshotWriter;
 
-/// Tells what the world wants, now and after every change. Nothing is told before all sources that describe
-/// the world are in sync, so that the first message names everything.
-pub async fn follow(world: SnapshotWriter, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<FetchRequests>>) {
+/// Publishes the fetch requests of the snapshot, now and after every change. Nothing is published before these sources
+/// have synced, so that the first message names everything.
+pub async fn follow(
+    world: SnapshotWriter,
+    sources: BTreeSet<SourceId>,
+    requests: watch::Sender<Option<FetchRequests>>,
+) {
     let mut epochs = world.epochs();
     let mut seen: Option<(Arc<Objects>, Arc<ConvertedConfig>)> = None;
     loop {
@@ -22,16 +26,16 @@ pub async fn follow(world: SnapshotWriter, sources: BTreeSet<SourceId>, tell: wa
         let is_same = seen.as_ref().is_some_and(|(o, l)| Arc::ptr_eq(o, objects) && Arc::ptr_eq(l, lowered));
         if epoch.is_synced(&sources) && !is_same {
             let wanted = Some(epoch.snapshot.fetch_requests());
-            tell.send_if_modified(|told| {
-                let is_new = *told != wanted;
+            requests.send_if_modified(|published| {
+                let is_new = *published != wanted;
                 if is_new {
-                    *told = wanted;
+                    *published = wanted;
                 }
                 is_new
             });
             seen = Some((objects.clone(), lowered.clone()));
         }
-        if epochs.changed().await.is_err() || tell.is_closed() {
+        if epochs.changed().await.is_err() || requests.is_closed() {
             return;
         }
     }
