@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
@@ -93,7 +94,7 @@ impl Budget {
     /// The share of an address. Each client without one, as on a Unix socket, has its own.
     pub fn share(&self, address: Option<IpAddr>) -> Share {
         let Some(address) = address.map(network) else { return self.part(None) };
-        let mut peers = self.0.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.0.peers.lock();
         if let Some(part) = peers.get(&address).and_then(Weak::upgrade) {
             return Share(part);
         }
@@ -194,8 +195,8 @@ impl Drop for Charge {
 impl Drop for Part {
     fn drop(&mut self) {
         let Some(address) = self.address else { return };
-        let mut peers = self.whole.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The address may have come back meanwhile.
+        let mut peers = self.whole.peers.lock();
+        // The address may have connected again meanwhile.
         if peers.get(&address).is_some_and(|part| part.strong_count() == 0) {
             peers.remove(&address);
         }
@@ -251,7 +252,7 @@ mod tests {
         let mapped = budget.share(address("::ffff:10.0.0.1")).charge(60).unwrap();
         assert!(budget.share(address("10.0.0.1")).charge(60).is_err());
         drop((held, mapped));
-        assert!(budget.0.peers.lock().unwrap().is_empty());
+        assert!(budget.0.peers.lock().is_empty());
     }
 
     #[tokio::test]

@@ -3,11 +3,12 @@
 //! size of the difference, once for all streams that take it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use api::{Resource, TypeUrl, Version};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
+use parking_lot::{Mutex, MutexGuard};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::payload::{Payload, Protocol};
@@ -144,7 +145,7 @@ impl Layer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Encoded> {
-        self.encoded.lock().unwrap_or_else(PoisonError::into_inner)
+        self.encoded.lock()
     }
 }
 
@@ -177,7 +178,7 @@ impl Step {
     }
 
     pub(crate) fn payload(&self, content: &TypeUrl, protocol: Protocol) -> Payload {
-        let mut payload = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut payload = self.payload.lock();
         payload[protocol as usize].get_or_insert_with(|| Payload::of(content, &self.changed, protocol)).clone()
     }
 }
