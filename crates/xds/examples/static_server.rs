@@ -4,8 +4,8 @@
 //! cargo run -p xds --example static_server
 //! ```
 //!
-//! The crate keeps subscriptions, nonces, acknowledgements and differences; a control plane says which resources a client
-//! may have and when they changed.
+//! The crate tracks subscriptions, nonces, acknowledgements and differences; a control plane decides which resources a
+//! client may have and when they change.
 
 use std::future;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Control for StaticControl {
 }
 
 impl Client for StaticClient {
-    /// Never resolves: nothing changes here. Resolve it to have `current` called again and the difference sent.
+    /// Never resolves: nothing changes here. Once it resolves, `current` is called again and the difference is sent.
     async fn changed(&mut self) {
         future::pending().await
     }

@@ -13,10 +13,10 @@ use tokio::sync::mpsc;
 use tonic::codec::{DecodeBuf, Decoder};
 use tonic::{Code, Status};
 
-/// Where a stream's task puts its messages. An error is the stream's end; so is `Status::ok`.
+/// Where a stream's task sends its messages. An error, which may be `Status::ok`, ends the stream.
 pub(crate) type Sender = mpsc::Sender<Result<Vec<Bytes>, Status>>;
 
-/// The response of one stream, in whatever pieces its task gives.
+/// The response body of one stream, in the pieces that its task sends.
 pub(crate) struct MessageBody {
     messages: mpsc::Receiver<Result<Vec<Bytes>, Status>>,
     pieces: std::vec::IntoIter<Bytes>,
@@ -24,7 +24,7 @@ pub(crate) struct MessageBody {
 }
 
 impl MessageBody {
-    /// A body and the sender that feeds it. One message waits at most: the task learns of a slow reader at once.
+    /// A body and the sender that feeds it. At most one message is queued, so the task notices a slow reader at once.
     pub(crate) fn new() -> (Sender, Self) {
         let (sender, messages) = mpsc::channel(1);
         (sender, Self { messages, pieces: Vec::new().into_iter(), ended: false })
@@ -66,7 +66,7 @@ fn trailers(status: &Status) -> http::HeaderMap {
     trailers
 }
 
-/// Decodes protobuf messages; garbage is the client's fault and says so.
+/// Decodes protobuf messages. Malformed bytes are the status `InvalidArgument`.
 pub(crate) struct Reader<M>(PhantomData<fn() -> M>);
 
 impl<M> Default for Reader<M> {

@@ -1,5 +1,5 @@
-//! What clients together may make the server hold and compute: of one peer address, and in all.
-//! Bounds in bytes rather than in streams: thousands of Envoys may share one address, and each of them holds little.
+//! Limits on memory and computation for all clients together and for the clients of one peer address.
+//! Limits are in bytes rather than in streams: thousands of Envoys may share one address, and each needs little.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-/// Bounds on all clients of a server.
+/// Limits for all clients of a server.
 #[derive(Clone, Debug)]
 pub struct Allowance {
-    /// Bytes held for clients of one address. The default allows for 8,000 streams that hold little.
+    /// Bytes held for clients of one address. The default is enough for 8,000 streams with few names.
     pub peer_bytes: usize,
     /// Bytes held for all clients.
     pub total_bytes: usize,
-    /// Costly requests and responses that are worked on at the same time.
+    /// Costly requests and responses that may be processed at the same time.
     pub turns: usize,
-    /// As many of those for one address.
+    /// How many of those `turns` one address may have.
     pub peer_turns: usize,
 }
 
@@ -42,7 +42,7 @@ struct Whole {
     peers: Mutex<HashMap<IpAddr, Weak<Part>>>,
 }
 
-/// What one address has of the budget.
+/// The part of the budget that one address may use.
 #[derive(Clone, Debug)]
 pub struct Share(Arc<Part>);
 
@@ -55,20 +55,20 @@ struct Part {
     reported: AtomicBool,
 }
 
-/// Bytes taken from a share, given back when dropped.
+/// Bytes taken from a share; returned to it when dropped.
 #[derive(Debug)]
 pub struct Charge {
     share: Share,
     bytes: usize,
 }
 
-/// A share or the whole budget is used up.
+/// The limit of one address or of the whole budget was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
-    /// The limit that was hit.
+    /// The limit that was reached.
     limit: usize,
     of_peer: bool,
-    /// The first time for this peer as long as it is connected.
+    /// True for the first time since this address connected, so that it is logged once.
     pub is_first: bool,
 }
 
@@ -91,7 +91,7 @@ impl Budget {
         Budget(Arc::new(Whole { allowance, used: AtomicUsize::new(0), turns, peers: Mutex::default() }))
     }
 
-    /// The share of an address. Each client without one, as on a Unix socket, has its own.
+    /// The share of an address. A client without an address, as on a Unix socket, gets its own share.
     pub fn share(&self, address: Option<IpAddr>) -> Share {
         let Some(address) = address.map(network) else { return self.part(None) };
         let mut peers = self.0.peers.lock();
@@ -115,7 +115,7 @@ impl Budget {
     }
 }
 
-/// One IPv6 host has a whole /64 to connect from.
+/// One IPv6 host can connect from any address of its /64, so the /64 counts as one address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -124,19 +124,19 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl Share {
-    /// Takes bytes for something that is held.
+    /// Takes bytes from the share until the charge is dropped.
     pub fn charge(&self, bytes: usize) -> Result<Charge, Exhausted> {
         let mut charge = self.nothing();
         charge.set(bytes)?;
         Ok(charge)
     }
 
-    /// A charge of nothing, to be set later.
+    /// A charge of 0 bytes, to be set later.
     pub(crate) fn nothing(&self) -> Charge {
         Charge { share: self.clone(), bytes: 0 }
     }
 
-    /// Waits for a turn to do costly work. One address has some of the turns, so that others always find one.
+    /// Waits for a turn to do costly work. One address gets only some of the turns, so that one is left for others.
     pub(crate) async fn turn(&self) -> Turn {
         // Semaphores of a budget are never closed.
         let of_peer = Arc::clone(&self.0.turns).acquire_owned().await.ok();
@@ -157,7 +157,7 @@ pub(crate) struct Turn {
 }
 
 impl Charge {
-    /// Takes more bytes, or gives some back. A charge that does not fit stays as it was.
+    /// Changes the number of bytes. If more are not available, the charge stays as it was.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let (part, whole) = (&*self.share.0, &*self.share.0.whole);
         if bytes <= self.bytes {

@@ -1,5 +1,5 @@
-//! A client of the aggregated service, both protocols: it subscribes, acknowledges what its owner accepts
-//! and keeps what it was told. For tests, for configuration over xDS, and for the agent's relay.
+//! An xDS client for the aggregated service, state of the world and delta: it subscribes, and acknowledges or rejects
+//! responses; a delta client keeps accepted resources. For tests, configuration over xDS and the agent's relay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
@@ -25,10 +25,10 @@ use crate::body::Reader;
 const STREAM: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Larger responses are errors: a server that sends endlessly must not fill memory.
+/// Larger responses are errors, so that a faulty server cannot exhaust memory.
 const LARGEST_RESPONSE: usize = 128 << 20;
 
-/// A stream of messages both ways. Sending never waits: a client says little.
+/// A bidirectional stream. Sending does not wait: a client sends few and small messages.
 struct Conversation<Q, A> {
     requests: mpsc::UnboundedSender<Q>,
     responses: Streaming<A>,
@@ -39,7 +39,7 @@ impl<Q: Message + 'static, A: Message + Default + 'static> Conversation<Q, A> {
         let mut grpc = Grpc::new(channel).max_decoding_message_size(LARGEST_RESPONSE);
         grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let (requests, queue) = mpsc::unbounded_channel();
-        // The server may answer with headers only once it has read something.
+        // Some servers send response headers only after they have read a request.
         let _ = requests.send(first);
         let outgoing = Request::new(UnboundedReceiverStream::new(queue));
         let codec = Protobuf::<Q, A>(PhantomData);
@@ -48,7 +48,7 @@ impl<Q: Message + 'static, A: Message + Default + 'static> Conversation<Q, A> {
     }
 
     fn send(&self, request: Q) {
-        // A closed stream shows when the next response is read.
+        // If the stream is closed, reading the next response returns the error.
         let _ = self.requests.send(request);
     }
 }
@@ -67,7 +67,7 @@ struct SotwWatch {
 }
 
 impl SotwClient {
-    /// Opens a stream with its first subscription. No names: everything.
+    /// Opens a stream with its first subscription. No names means all resources.
     pub async fn open(channel: Channel, node: Node, kind: &TypeUrl, names: &[&str]) -> Result<Self, Status> {
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         let first = DiscoveryRequest {
@@ -81,13 +81,13 @@ impl SotwClient {
         Ok(Self { conversation, watches })
     }
 
-    /// Wants these names of a type from now on; an empty list of a wildcard type is everything.
+    /// Replaces the names subscribed to; for a wildcard type an empty list means all resources.
     pub fn subscribe(&mut self, kind: &TypeUrl, names: &[&str]) {
         self.watches.entry(kind.clone()).or_default().names = names.iter().map(|name| name.to_string()).collect();
         self.request(kind, None);
     }
 
-    /// The next response. It is to be answered by `ack` or `nack`.
+    /// The next response. The caller answers it with `ack` or `nack`.
     pub async fn next(&mut self) -> Result<Option<DiscoveryResponse>, Status> {
         self.conversation.responses.message().await
     }
@@ -101,14 +101,14 @@ impl SotwClient {
         self.request(&kind, None);
     }
 
-    /// Rejects a response; the version accepted before stays in force.
+    /// Rejects a response; the previously accepted version remains in use.
     pub fn nack(&mut self, response: &DiscoveryResponse, reason: &str) {
         let kind = TypeUrl::from(response.type_url.clone());
         self.watches.entry(kind.clone()).or_default().nonce.clone_from(&response.nonce);
         self.request(&kind, Some(rejection(reason)));
     }
 
-    /// Sends a request as it is, for what the methods above do not say.
+    /// Sends a request unchanged, for cases that the methods above do not cover.
     pub fn send(&self, request: DiscoveryRequest) {
         self.conversation.send(request);
     }
@@ -126,10 +126,10 @@ impl SotwClient {
     }
 }
 
-/// What a delta client holds of each type. It outlives streams: a new one begins with what is held.
+/// Resources that a delta client holds, by type. Kept between streams: a new stream starts with their versions.
 pub type Held = BTreeMap<TypeUrl, BTreeMap<String, HeldResource>>;
 
-/// One resource a delta client holds.
+/// One resource that a delta client holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldResource {
     pub version: String,
@@ -139,13 +139,13 @@ pub struct HeldResource {
 /// A delta stream.
 pub struct DeltaClient {
     conversation: Conversation<DeltaDiscoveryRequest, DeltaDiscoveryResponse>,
-    /// What was accepted so far.
+    /// Resources accepted so far.
     pub held: Held,
     begun: BTreeSet<TypeUrl>,
 }
 
 impl DeltaClient {
-    /// Opens a stream with its first subscription, telling the server what is held of that type. No names: everything.
+    /// Opens a stream with its first subscription and the versions of held resources. No names means all resources.
     pub async fn open(
         channel: Channel,
         node: Node,
@@ -158,7 +158,7 @@ impl DeltaClient {
         Ok(Self { conversation, held, begun: BTreeSet::from([kind.clone()]) })
     }
 
-    /// Adds names of a type; the first call for a type without names wants everything.
+    /// Subscribes to further names of a type; without names, the first call for a type subscribes to all resources.
     pub fn subscribe(&mut self, kind: &TypeUrl, names: &[&str]) {
         if self.begun.insert(kind.clone()) {
             self.conversation.send(subscription(&self.held, kind, names));
@@ -171,7 +171,7 @@ impl DeltaClient {
         }
     }
 
-    /// Takes names of a type back and drops what is held of them.
+    /// Unsubscribes from names of a type and drops their resources.
     pub fn unsubscribe(&mut self, kind: &TypeUrl, names: &[&str]) {
         if let Some(held) = self.held.get_mut(kind) {
             held.retain(|name, _| !names.contains(&name.as_str()));
@@ -183,12 +183,12 @@ impl DeltaClient {
         });
     }
 
-    /// The next response. It is to be answered by `ack` or `nack`.
+    /// The next response. The caller answers it with `ack` or `nack`.
     pub async fn next(&mut self) -> Result<Option<DeltaDiscoveryResponse>, Status> {
         self.conversation.responses.message().await
     }
 
-    /// Accepts a response and holds what it says.
+    /// Accepts a response and applies it to the held resources.
     pub fn ack(&mut self, response: &DeltaDiscoveryResponse) {
         let held = self.held.entry(TypeUrl::from(response.type_url.clone())).or_default();
         for resource in &response.resources {
@@ -200,12 +200,12 @@ impl DeltaClient {
         self.answer(response, None);
     }
 
-    /// Rejects a response; what was held before stays.
+    /// Rejects a response; held resources stay as they are.
     pub fn nack(&mut self, response: &DeltaDiscoveryResponse, reason: &str) {
         self.answer(response, Some(rejection(reason)));
     }
 
-    /// Sends a request as it is, for what the methods above do not say.
+    /// Sends a request unchanged, for cases that the methods above do not cover.
     pub fn send(&self, request: DeltaDiscoveryRequest) {
         self.conversation.send(request);
     }
@@ -234,7 +234,7 @@ fn rejection(reason: &str) -> Rejection {
     Rejection { code: tonic::Code::InvalidArgument as i32, message: reason.to_owned(), details: Vec::new() }
 }
 
-/// Protobuf in both directions.
+/// Codec for protobuf messages in both directions.
 struct Protobuf<Q, A>(PhantomData<fn() -> (Q, A)>);
 
 impl<Q: Message + 'static, A: Message + Default + 'static> Codec for Protobuf<Q, A> {

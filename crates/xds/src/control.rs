@@ -1,4 +1,5 @@
-//! What the protocol asks of a control plane: who a client is, what it may see now, and when that changed.
+//! The traits that a control plane implements: who a client is, which resources it may have, and when they change.
+//! A *world* is one consistent state of all resources; a client adopts one world after the other.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -17,58 +18,57 @@ use crate::set::ResourceSet;
 pub trait Control: Send + Sync + 'static {
     type Client: Client;
 
-    /// Called with the first request of a stream, whose node has an id. An error ends the stream with its status;
-    /// `Unavailable` while the sources are not in sync makes clients try again.
+    /// Called with the first request of a stream whose node has an id. An error ends the stream with its status;
+    /// `Unavailable` before all sources have synced makes clients retry.
     fn connect(&self, node: Node, peer: Peer) -> impl Future<Output = Result<Self::Client, Status>> + Send;
 
-    /// Called for a stream that the server ended because of what its client sent or held, or failed to send.
+    /// Called when the server ends a stream because its client exceeded a limit or sent an invalid request.
     fn refused(&self, _address: Option<SocketAddr>, _status: &Status) {}
 }
 
-/// One connected client as the control plane knows it; dropped when the stream ends.
+/// One connected client, on the side of the control plane; dropped when the stream ends.
 pub trait Client: Send + 'static {
-    /// Resolves when the world moved on. May be dropped and called again at any time without losing a change.
+    /// Resolves when there is a newer world. The future may be dropped and created again without losing a change.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Adopts the newest world, after `changed` resolved: until the next call `current` answers from that one, so that
-    /// all types agree.
+    /// Adopts the newest world. `current` returns resources of that world until the next call, so that all types agree.
     fn adopt(&mut self) {}
 
-    /// Adopts the newest world if that is a matter of microseconds; else returns false, and `adopt` is called where the
-    /// client's work is done.
+    /// Adopts the newest world if that takes microseconds. Returns false otherwise; `adopt` is then called on the
+    /// executor.
     fn adopt_quickly(&mut self) -> bool {
         false
     }
 
-    /// Whether `current` has this type at hand, so that it need not be called where the client's work is done.
+    /// Whether `current` is cheap for this type, so that it may be called on the stream's own task.
     fn is_quick(&mut self, _kind: &TypeUrl) -> bool {
         false
     }
 
-    /// Where `adopt`, `current`, `observe` and `rejected` are called.
+    /// Runs `adopt`, `current`, `observe` and `rejected`.
     fn executor(&self) -> Executor {
         Executor::default()
     }
 
-    /// This client's resources of one type. None when the type is not served: requests for it get no answer.
+    /// This client's resources of one type. None if the type is not served; requests for it get no response.
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>>;
 
-    /// Told of everything that happens on the stream, for debug pages and metrics.
+    /// Called for every event on the stream, for debug pages and metrics.
     fn observe(&mut self, event: &Event<'_>);
 
-    /// The client refused its last response. To send the same again would only be refused again, so unless
-    /// `current` leaves out the reason from now on, what was refused counts as delivered.
+    /// The client rejected its last response. If `current` still returns the rejected resources after this call,
+    /// they count as delivered: sending them again would only get them rejected again.
     fn rejected(&mut self, _rejection: &Rejection<'_>) -> Verdict {
         Verdict::Unchanged
     }
 }
 
-/// What a client refused.
+/// A response that a client rejected.
 #[derive(Debug)]
 pub struct Rejection<'a> {
     pub kind: &'a TypeUrl,
     pub message: &'a str,
-    /// What the client had not accepted before, in the order of names. One of it is to blame.
+    /// Resources that the client had not accepted before, in the order of names. One of them caused the rejection.
     pub offered: &'a [Offered],
 }
 
@@ -79,51 +79,51 @@ pub struct Offered {
     pub former: Former,
 }
 
-/// What a client held under a name before a response.
+/// What a client had under a name before a response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Former {
     Nothing,
-    /// Something whose bytes are not at hand.
+    /// A version whose bytes are no longer available.
     Unknown,
     Known(Resource),
 }
 
-/// What a rejection led to.
+/// What the control plane did about a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// `current` answers as before.
+    /// `current` returns the same resources as before.
     Unchanged,
-    /// `current` leaves out the reason: whatever else was refused is to be sent again.
+    /// `current` no longer returns the cause; everything else that was rejected is sent again.
     Changed,
 }
 
 /// Where a stream comes from.
 #[derive(Debug, Default)]
 pub struct Peer {
-    /// The remote address, where tonic's transport or the acceptor gave one.
+    /// The remote address, if the transport or the acceptor provides one.
     pub address: Option<SocketAddr>,
     pub headers: HeaderMap,
-    /// What the acceptor and the layers above attached, such as a verified identity.
+    /// Extensions of the request, as set by the acceptor and by layers above, such as a verified identity.
     pub extensions: Extensions,
 }
 
-/// Something that happened on a stream.
+/// An event on a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// The client began to watch a type, or changed what it wants of it.
+    /// The client subscribed to a type or changed its subscription.
     Subscribed { kind: &'a TypeUrl, wildcard: bool, names: &'a Arc<BTreeSet<Arc<str>>> },
-    /// The client wants nothing of a type any more.
+    /// The client unsubscribed from all resources of a type.
     Unsubscribed { kind: &'a TypeUrl },
-    /// A response was handed to the transport.
+    /// A response was passed to the transport.
     Sent { kind: &'a TypeUrl, nonce: &'a str, version: Version, resources: usize, removed: usize, bytes: usize },
-    /// There is nothing to send of a type: its last response is as good as the current resources.
+    /// Nothing has to be sent for a type: the client has the current resources.
     UpToDate { kind: &'a TypeUrl },
     /// The client accepted its last response.
     Acked { kind: &'a TypeUrl, nonce: &'a str, version: Version },
     /// The client rejected its last response.
     Nacked { kind: &'a TypeUrl, nonce: &'a str, version: Version, code: i32, message: &'a str },
-    /// An answer to a response that is not the last; ignored.
+    /// A request with the nonce of an earlier response; ignored.
     Stale { kind: &'a TypeUrl, nonce: &'a str },
-    /// An agent tells whether its workload is healthy.
+    /// An agent reported whether its workload is healthy.
     Health { error: Option<&'a str> },
 }

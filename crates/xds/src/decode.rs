@@ -1,5 +1,5 @@
-//! Requests from bytes, within limits: a field that is too large or comes too often is refused before it becomes
-//! values in memory. Two bytes on the wire can be two dozen as an empty `String`.
+//! Decodes requests within limits: a field that is too large or repeated too often is refused before it is stored.
+//! Two bytes on the wire can become two dozen bytes in memory, as an empty `String` does.
 
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use api::wire::google::rpc;
@@ -10,23 +10,23 @@ use tonic::Status;
 
 use crate::limits::Limits;
 
-/// What the fields of a request message are.
+/// The kinds of the fields of a request message, by field number.
 pub(crate) trait Fields: Message + Default {
     fn field(tag: u32) -> Field;
     fn set_error(&mut self, error: rpc::Status);
 }
 
-/// A field, as far as limits differ.
+/// The kind of a field, as far as limits differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Node,
     Type,
-    /// A resource name, or a name with the version that the client holds.
+    /// A resource name, or a resource name with the version that the client holds.
     Name,
     /// A nonce or a version.
     Text,
     Error,
-    /// Not read here.
+    /// A field that is skipped.
     Other,
 }
 
@@ -64,7 +64,7 @@ impl Fields for DeltaDiscoveryRequest {
     }
 }
 
-/// Reads a request. Empty resource names name nothing and are left out.
+/// Decodes a request. Empty resource names are dropped.
 pub(crate) fn decode<R: Fields>(message: &[u8], limits: &Limits) -> Result<R, Status> {
     let (mut request, mut rest, mut counted) = (R::default(), message, Counted::default());
     while !rest.is_empty() {
@@ -72,7 +72,7 @@ pub(crate) fn decode<R: Fields>(message: &[u8], limits: &Limits) -> Result<R, St
         let (tag, wire) = decode_key(&mut rest).map_err(bad)?;
         let field = R::field(tag);
         if wire != WireType::LengthDelimited || field == Field::Other {
-            // A known field in another form is an error, but not one that is worth telling from unknown ones.
+            // Unknown fields are skipped, and so are known ones with a wrong wire type.
             skip_field(wire, tag, &mut rest, DecodeContext::default()).map_err(bad)?;
             continue;
         }
@@ -87,7 +87,7 @@ pub(crate) fn decode<R: Fields>(message: &[u8], limits: &Limits) -> Result<R, St
     Ok(request)
 }
 
-/// The content of a length-delimited field, taken from the front.
+/// The content of a length-delimited field, removed from the front of `rest`.
 fn content<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Status> {
     let len = usize::try_from(decode_varint(rest).map_err(bad)?).unwrap_or(usize::MAX);
     let (content, after) = rest.split_at_checked(len).ok_or_else(|| bad("a field is cut off"))?;
@@ -95,7 +95,7 @@ fn content<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Status> {
     Ok(content)
 }
 
-/// What was read of one request so far.
+/// Sizes and counts of the fields of one request that were read so far.
 #[derive(Default)]
 struct Counted {
     names: usize,
@@ -120,7 +120,7 @@ impl Counted {
                     let most = limits.request_names;
                     return Err(Status::resource_exhausted(format!("more than {most} resource names in a request")));
                 }
-                // A map entry has a version, and two keys and lengths.
+                // A map entry also has a version, and two keys and lengths.
                 within("resource name", bytes, limits.name_bytes + VERSION_BYTES)
             }
             Field::Type | Field::Error | Field::Other => Ok(()),
@@ -128,7 +128,7 @@ impl Counted {
     }
 }
 
-/// More than any version of ours, with the frame of a map entry.
+/// More than any of our versions, with the framing of a map entry.
 const VERSION_BYTES: usize = 256;
 
 fn within(what: &str, bytes: usize, most: usize) -> Result<(), Status> {
@@ -138,7 +138,7 @@ fn within(what: &str, bytes: usize, most: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// Code and message of a rejection. The rest of a long message is not read.
+/// Code and message of a rejection. A long message is cut.
 fn rejection(mut rest: &[u8], limits: &Limits) -> Result<rpc::Status, DecodeError> {
     let mut status = rpc::Status::default();
     while rest.has_remaining() {

@@ -1,5 +1,5 @@
-//! Requests of the delta protocol: each changes the list of names that are wanted.
-//! The state is `session`'s; `sotw` is the other reader of requests.
+//! Requests of the delta protocol: each subscribes to names and unsubscribes from names.
+//! The state is in `session`; `sotw` reads the requests of the other protocol into the same state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::subscription::Subscription;
 use crate::watch::{Held, Watch};
 
 impl<C: Client> Session<C> {
-    /// Takes one request. What it asks for comes out of [`Session::next`].
+    /// Applies one request. Responses to it are returned by [`Session::next`].
     pub(crate) fn delta(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
         let kind = self.kind(request.type_url)?;
         if kind == TypeUrl::HEALTH {
@@ -28,12 +28,12 @@ impl<C: Client> Session<C> {
         let nonce = request.response_nonce;
         if self.watch(&kind).is_none() {
             if kind.is_debug() && !nonce.is_empty() {
-                return Ok(()); // the acknowledgement of a page that was sent once
+                return Ok(()); // acknowledges a debug page, which is no subscription
             }
             return self.delta_begin(kind, subscribe, &unsubscribe, request.initial_resource_versions);
         }
         if !nonce.is_empty() {
-            // Stale or not, the names below count: no later request repeats them.
+            // The names below count even if the nonce is stale: no later request repeats them.
             let error = request.error_detail.as_ref().map(|e| (e.code, e.message.as_str()));
             self.answer(&kind, &nonce, error);
         }
@@ -56,7 +56,7 @@ impl<C: Client> Session<C> {
         }
         let mut watch = Watch::new(kind.clone());
         let (subscription, added) = Subscription::begin(&kind, subscribe, unsubscribe);
-        // A client that knows nothing waits for the first answer even if there is nothing to list.
+        // A client without any resources waits for the first response even if it is empty.
         watch.owed = added.wildcard;
         if let Some(current) = self.held_in_full(&kind, &subscription, &held) {
             watch.holding.base = Some(current);
@@ -80,7 +80,7 @@ impl<C: Client> Session<C> {
         Ok(())
     }
 
-    /// The current set, if the client holds exactly what it lists: one comparison of sums for all resources.
+    /// The current set, if the client holds exactly its resources. One comparison of sums covers all of them.
     fn held_in_full(
         &mut self,
         kind: &TypeUrl,
@@ -100,15 +100,15 @@ impl<C: Client> Session<C> {
         (is_wanted && held.len() == current.len() && sum == Some(current.sum())).then_some(current)
     }
 
-    /// Whether any load assignment goes out although the client holds it.
+    /// Whether any load assignment is sent although the client holds it.
     fn must_resend_any(&self) -> bool {
         let clusters_asked = self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER);
         self.terms.only.is_none() && (!clusters_asked || !matches!(self.warming, Warming::Nothing))
     }
 
-    /// Whether a load assignment goes out although the client holds it. Either its cluster was sent on this stream,
-    /// or the client asks for endpoints before clusters: Envoy holds back its request for clusters while it warms
-    /// some, and which ones these are cannot be seen from here.
+    /// Whether a load assignment is sent although the client holds it: either its cluster was sent on this stream, or
+    /// the client asks for endpoints before clusters. Envoy does that while it is warming clusters, and the server
+    /// cannot see which ones.
     fn must_resend(&self, kind: &TypeUrl, name: &str) -> bool {
         let aggregated = self.terms.only.is_none();
         let clusters_asked = self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER);
@@ -134,7 +134,7 @@ impl<C: Client> Session<C> {
             watch.forced.remove(name.as_str());
             let name: Arc<str> = Arc::from(name.as_str());
             if watch.subscription.covers(&name) {
-                // Left by name but still wanted as part of everything: the client asks what is true of it.
+                // Unsubscribed by name but still covered by the wildcard: the client expects the current state of it.
                 watch.forced.insert(name);
             } else {
                 watch.holding.except.remove(&name);

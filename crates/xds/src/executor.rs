@@ -1,5 +1,5 @@
-//! Where the work of a stream is done. Reading a request or computing a response may take a control plane long, and
-//! the threads that serve connections must not wait for it.
+//! Runs the work of a stream. Reading a request or computing a response may take long, and the threads that serve
+//! connections must not wait for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-/// A piece of work.
+/// One closure to run.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs work for one client: by default right away, on the stream's own task.
+/// Runs closures for one client: by default at once, on the stream's own task.
 #[derive(Clone, Default)]
 pub struct Executor(Option<Arc<dyn Fn(Job) + Send + Sync>>);
 
 impl Executor {
-    /// Hands all work to `submit`, which may run it when and where it likes.
+    /// Passes all work to `submit`, which decides when and on which thread it runs.
     pub fn new(submit: impl Fn(Job) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(submit)))
     }
 
-    /// Runs one piece of work and returns its result; an error if it panicked. Work whose client has left is dropped.
+    /// Runs a closure and returns its result; an error if it panicked. Work of a client that disconnected is dropped.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
         let Some(submit) = &self.0 else { return Ok(work()) };
         let (done, result) = oneshot::channel();

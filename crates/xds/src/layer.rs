@@ -1,6 +1,6 @@
-//! A layer: resources of one type that many clients share, in the order of their names. A layer never changes; its
-//! successor after a change of a few resources shares all the others, and the step between two layers is found in the
-//! size of the difference, once for all streams that take it.
+//! A layer: resources of one type that many clients share, ordered by name. A layer is immutable. The layer after a
+//! change shares all unchanged resources with its predecessor, and the Step between two layers is computed once for
+//! all streams, in time proportional to the difference.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::payload::{Payload, Protocol};
 
-/// Steps kept per layer. Streams lag by one or two layers; further steps would only hold bytes.
+/// Steps cached per layer. Streams are one or two layers behind; more steps would only use memory.
 const STEPS: usize = 4;
 
-/// Resources of one type, with their encoded form while streams send all of it.
+/// Resources of one type, with their encoded form while it is in use.
 #[derive(Default)]
 pub struct Layer {
     resources: OrdMap<Arc<str>, Resource>,
@@ -30,13 +30,13 @@ struct Encoded {
     steps: Vec<(Sum, Arc<Step>)>,
 }
 
-/// The version of a set of resources: the sum of the hashes of names and versions. It does not depend on the order, and
-/// follows a change of one resource without a look at the others.
+/// The version of a set of resources: the sum of the hashes of all names and versions. It does not depend on the
+/// order, and a change of one resource updates it without reading the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sum(u128);
 
 impl Sum {
-    /// The part of one resource.
+    /// The summand of one resource.
     pub(crate) fn of(name: &str, version: Version) -> Sum {
         let mut hash = Xxh3::new();
         hash.update(name.as_bytes());
@@ -62,7 +62,7 @@ impl Sum {
 }
 
 impl Layer {
-    /// The layer of these resources. Of two with one name the first stays.
+    /// A layer of these resources. If a name occurs twice, the first resource is used.
     pub fn new(resources: impl IntoIterator<Item = Resource>) -> Layer {
         let mut sorted: Vec<Resource> = resources.into_iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
@@ -112,10 +112,10 @@ impl Layer {
         self.sum == other.sum
     }
 
-    /// Drops the encoded form, which is made again for the next stream that is sent all of the layer.
+    /// Drops the encoded form. It is computed again when a stream needs all of the layer.
     pub fn free_encoded(&self) {
         let encoded = std::mem::take(&mut *self.lock());
-        // Freed outside the lock.
+        // Dropped after the lock is released.
         drop(encoded);
     }
 
@@ -130,7 +130,7 @@ impl Layer {
         whole.get_or_insert_with(|| Payload::of(content, self.iter(), protocol)).clone()
     }
 
-    /// What changes for a client that holds `old`, computed and encoded once for all streams that make the step.
+    /// The changes for a client that has `old`, computed and encoded once for all streams.
     pub(crate) fn step_from(&self, old: &Layer) -> Arc<Step> {
         let mut encoded = self.lock();
         if let Some((_, step)) = encoded.steps.iter().find(|(from, _)| *from == old.sum) {
@@ -225,8 +225,8 @@ mod tests {
     }
 
     proptest! {
-        /// A layer that was changed again and again equals one that was made at once, and the step from any layer to it
-        /// leads there.
+        /// A layer after many changes equals a layer of the final resources, and the step from any earlier layer
+        /// leads to it.
         #[test]
         fn changed_layer_equals_one_made_at_once(
             edits in prop::collection::vec((0u8..40, prop::option::of(any::<u8>())), 0..60),

@@ -1,11 +1,11 @@
 //! The xDS protocol, server and client: subscriptions, acknowledgements, push order and shared bodies.
-//! What the resources say is the control plane's business; it is asked through [`Control`] and [`Client`].
+//! Which resources a client gets is decided by the control plane, through [`Control`] and [`Client`].
 //!
-//! `subscription` and `watch` hold the state of one type on one stream, `session` orders the types of a
-//! stream, `sotw` and `delta` read requests into that one state, `response` writes what comes out of it,
-//! `server`, `stream`, `requests`, `decode` and `body` put it on gRPC, and `executor` says on which threads. `limits`
-//! bounds what one client may send, `budget` what clients of one address and all together make the server hold. Up to
-//! there nothing does I/O, so that histories can be tested as plain values.
+//! `subscription` and `watch` have the state of one type on one stream, `session` orders the types of a
+//! stream, `sotw` and `delta` read requests into that state, and `response` writes responses from it. None of them
+//! does I/O, so tests run whole histories as plain values.
+//! `server`, `stream`, `requests`, `decode` and `body` put it on gRPC; `executor` decides on which threads. `limits`
+//! bounds one client, `budget` the clients of one address and all clients together.
 
 #![forbid(unsafe_code)]
 

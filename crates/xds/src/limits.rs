@@ -1,40 +1,40 @@
-//! Bounds on what one client may make the server hold, and on how long it may make it wait.
+//! Limits on what one client may send, and on how long it may take.
 
 use std::time::Duration;
 
-/// Bounds per request and per stream. A client beyond them is told so and its stream ends.
+/// Limits per request and per stream. A stream that exceeds one ends with a status that names the limit.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of one request, as upstream's server sets it.
+    /// Bytes of one request; the value of upstream's server.
     pub request_bytes: usize,
-    /// How long a client may take to finish a request that it began, and to begin the first.
+    /// How long a client may take for its first request, and to complete any request it has started to send.
     pub request_time: Duration,
-    /// Resource names in one request, those that are given up and those of held resources included.
+    /// Resource names in one request, including those unsubscribed from and those of held resources.
     pub request_names: usize,
     /// Resource names of one type, in a request and on the stream.
     pub names: usize,
     /// Resource names of all types of a stream.
     pub stream_names: usize,
-    /// Bytes of all those names. A client that speaks SotW sends all names of a type in one request.
+    /// Bytes of all those names. A SotW client sends all names of a type in one request.
     pub stream_name_bytes: usize,
-    /// Debug pages in one request; istioctl asks for one.
+    /// Debug pages per request; istioctl asks for one.
     pub pages: usize,
     /// Bytes of one resource name.
     pub name_bytes: usize,
-    /// Bytes of the node's id, which is in logs and on pages. One with the longest names that Kubernetes and DNS allow
-    /// for its parts has 620.
+    /// Bytes of the node's id, which appears in logs and on debug pages. With the longest names that Kubernetes and DNS
+    /// allow for its parts an id has 620.
     pub node_id_bytes: usize,
-    /// Bytes of a node but for its metadata: mostly the list of Envoy's extensions, which has some 60 KiB.
+    /// Bytes of a node without its metadata: mostly the list of Envoy's extensions, about 60 KiB.
     pub node_bytes: usize,
-    /// Bytes of the name of a type.
+    /// Bytes of a type URL.
     pub type_bytes: usize,
-    /// Bytes of the message of a refusal that are read; the rest is cut.
+    /// Bytes of a rejection's message; the rest is cut.
     pub message_bytes: usize,
-    /// Bytes of the node's metadata. Kubernetes allows 256 KiB of annotations, which agents send along.
+    /// Bytes of the node's metadata. Agents include annotations, of which Kubernetes allows 256 KiB.
     pub metadata_bytes: usize,
-    /// Types on one stream. Envoy has eight; a control plane that reads configuration has one for each kind.
+    /// Types on one stream. Envoy uses eight; a control plane that reads configuration uses one per kind.
     pub types: usize,
-    /// How long a response waits for the answer to the one before it, if newer resources are there.
+    /// How long newer resources wait for the answer to the previous response of their type.
     pub patience: Duration,
 }
 

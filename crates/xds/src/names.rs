@@ -1,5 +1,5 @@
-//! What the names of a stream cost: how many there may be over all types, and the charge to the client's share for
-//! those that do not exist. Names that exist are shared with the resources they name, and cost next to nothing.
+//! Accounts for the resource names of a stream: limits over all types, and a charge for names that do not exist.
+//! Names that exist share memory with their resources and cost almost nothing.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::limits::Limits;
 use crate::set::ResourceSet;
 use crate::watch::Watch;
 
-/// Entries of one name in the subscription and among what is known of the client, with the text's own head.
+/// Bytes for one name: its entries in the subscription and in the client's holding, and the string's header.
 const NAME_COST: usize = 160;
 
-/// From here on a stream's names are looked at one by one. Below, the stream's own charge covers them.
+/// From this many bytes on, names are looked up one by one. Up to here, the stream's own charge covers them.
 const LOOKED_AT: usize = 64 * 1024;
 
-/// Streams with more names than this wait for a turn before they are worked on.
+/// Streams with more names than this wait for a turn before they are processed.
 const MANY: usize = 4_000;
 
-/// The account of one stream.
+/// The names of one stream.
 #[derive(Debug)]
 pub(crate) struct Names {
     charge: Charge,
-    /// What all names cost together when they were last looked at, if none of them existed.
+    /// Bytes that all names would cost if none of them existed, at the last lookup.
     looked_at: usize,
 }
 
@@ -34,14 +34,14 @@ impl Names {
     }
 }
 
-/// Whether work on a stream takes long enough that it must not keep others waiting.
+/// Whether work on a stream takes so long that it needs a turn.
 pub(crate) fn is_heavy(watches: &[Watch]) -> bool {
     let names: usize = watches.iter().map(entries).sum();
     names > MANY || watches.iter().any(|watch| watch.kind.is_debug())
 }
 
 impl Names {
-    /// Checks the names of all types after they changed, and charges the client for them.
+    /// Checks the limits after names changed, and charges the client for names that do not exist.
     pub(crate) fn account(
         &mut self,
         watches: &[Watch],
@@ -53,7 +53,7 @@ impl Names {
             (subscriptions().map(|s| s.names.len()).sum(), subscriptions().map(|s| s.name_bytes).sum());
         within("resource names", count, limits.stream_names)?;
         within("bytes of resource names", bytes, limits.stream_name_bytes)?;
-        // An upper bound is enough to see that little changed since the names were last looked at.
+        // An upper bound is enough to see that the names changed little since the last lookup.
         let at_most = watches.iter().map(entries).sum::<usize>() * NAME_COST + bytes;
         if at_most.abs_diff(self.looked_at) <= self.looked_at / 4 {
             return Ok(());
@@ -75,7 +75,7 @@ fn within(what: &str, count: usize, most: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// What the names of one type cost that do not exist.
+/// Bytes for those names of one type that do not exist.
 fn cost(watch: &Watch, current: Option<&ResourceSet>) -> usize {
     let exists = |name: &str| current.is_some_and(|set| set.listed(name).is_some());
     let named = &watch.subscription.names;

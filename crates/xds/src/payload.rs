@@ -1,4 +1,4 @@
-//! Encoded resources of a response, shared by all streams that send the same.
+//! Encoded resources of a response, shared by all streams that send the same resources.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(crate) enum Protocol {
     Delta,
 }
 
-/// Resources of this size are sent without a copy; smaller ones are joined, to save frames.
+/// Resources of at least this size are sent without a copy; smaller ones are joined into one chunk.
 pub(crate) const LARGE: usize = 8 * 1024;
 
 /// The `resources` field of a response, encoded, in pieces that streams share.
@@ -50,7 +50,7 @@ impl Payload {
     }
 }
 
-/// The type of the messages. Only that of the sync status differs from the requested type.
+/// The type URL of the messages. Only for the sync status it differs from the requested type.
 fn message_type(kind: &TypeUrl) -> &str {
     if *kind == TypeUrl::DEBUG_SYNCZ {
         return "type.googleapis.com/envoy.service.status.v3.ClientConfig";

@@ -1,5 +1,5 @@
-//! Requests of one stream as they arrive: pieces of gRPC messages become whole ones. Unfinished messages are charged
-//! to the client's share of the budget, and must be finished in time.
+//! Assembles the gRPC messages of one stream. Incomplete messages are charged to the client's share of the budget,
+//! and must be completed before a deadline.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use tonic::body::Body;
 use crate::budget::{Charge, Share};
 use crate::limits::Limits;
 
-/// Compression flag and length.
+/// Bytes of a gRPC prefix: compression flag and length.
 const HEAD: usize = 5;
 
-/// What every stream is charged for, be it used or not: its task, its state, and an ordinary request in assembly.
+/// Bytes charged for every stream: its task, its state, and an ordinary request in assembly.
 pub(crate) const STREAM_BYTES: usize = 32 * 1024;
 
 /// The requests of one stream.
@@ -24,18 +24,18 @@ pub(crate) struct Requests {
     limits: Arc<Limits>,
     pending: BytesMut,
     charge: Charge,
-    /// When the message that is awaited must be there. None between messages.
+    /// Deadline of the message being read. None between messages.
     due: Option<Instant>,
 }
 
 impl Requests {
-    /// Starts to read. The first request has to come in time; between later ones a client may be silent.
+    /// Starts to read. The first request has a deadline; between later ones a client may be silent.
     pub(crate) fn new(body: Body, limits: Arc<Limits>, share: &Share) -> Self {
         let due = Some(Instant::now() + limits.request_time);
         Self { body, limits, pending: BytesMut::new(), charge: share.nothing(), due }
     }
 
-    /// The next message; None when the client has nothing more to say. May be dropped and called again at any time.
+    /// The next message; None when the client has closed its side. The future may be dropped and created again.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             if let Some(message) = self.complete()? {
@@ -65,7 +65,7 @@ impl Requests {
         if data.is_empty() {
             return Ok(());
         }
-        // Room as the budget has it, before anything is allocated; a stream's charge covers ordinary requests.
+        // Charged before memory is allocated; the stream's own charge covers ordinary requests.
         let needed = self.pending.len() + data.len();
         let room = if needed > self.pending.capacity() { needed.next_power_of_two() } else { self.pending.capacity() };
         self.charge.set(room.saturating_sub(STREAM_BYTES / 2))?;
@@ -75,7 +75,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Takes a whole message from what is pending.
+    /// Removes one complete message from the pending bytes.
     fn complete(&mut self) -> Result<Option<Bytes>, Status> {
         let [flag, a, b, c, d, ..] = *self.pending else { return Ok(None) };
         if flag != 0 {
@@ -90,16 +90,16 @@ impl Requests {
         }
         let message = self.pending.split_to(HEAD + len).freeze().slice(HEAD..);
         if self.pending.is_empty() || len > STREAM_BYTES {
-            // What follows gets memory of its own, so that a large message's is free once it is read.
+            // The rest gets a separate allocation, so that the memory of a large message is freed after it is read.
             self.pending = BytesMut::from(&*self.pending);
         }
         self.due = (!self.pending.is_empty()).then(|| Instant::now() + self.limits.request_time);
         Ok(Some(message))
     }
 
-    /// The message is read; its bytes are charged no longer.
+    /// The message was processed; its charge is released.
     pub(crate) fn done(&mut self) {
-        // Less than was charged fits.
+        // Reducing a charge cannot fail.
         let _ = self.charge.set(self.pending.capacity().saturating_sub(STREAM_BYTES / 2));
     }
 }

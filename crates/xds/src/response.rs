@@ -1,5 +1,5 @@
-//! What a plan becomes on the wire: whether it is worth a message, and the message, in either protocol.
-//! The shared bytes come from `set`; only a short head is the stream's own.
+//! Turns a plan into a message of either protocol, if there is anything to send.
+//! Resource bytes are shared and come from `set`; only a short head belongs to the stream.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Response {
     pub(crate) chunks: Vec<Bytes>,
 }
 
-/// What a response says of the stream it is on.
+/// Fields of a response that belong to the stream.
 pub(crate) struct Head<'a> {
     pub(crate) nonce: &'a str,
     pub(crate) identifier: &'a str,
@@ -35,13 +35,13 @@ impl Head<'_> {
     }
 }
 
-/// Types whose SotW responses list every resource, so that leaving one out removes it.
-/// Of the others a response may hold any part, and a removal has no form: what refers to them goes instead.
+/// Types whose SotW responses list every resource, so that omitting one removes it. Responses of the other types
+/// may contain any part; they cannot express a removal, so the resource that refers to it is removed instead.
 pub(crate) fn lists_everything(kind: &TypeUrl) -> bool {
     ![TypeUrl::ENDPOINT, TypeUrl::ROUTE, TypeUrl::SECRET, TypeUrl::EXTENSION].contains(kind)
 }
 
-/// Whether a plan has anything to tell.
+/// Whether a plan requires a message.
 pub(crate) fn is_news(protocol: Protocol, watch: &Watch, plan: &Plan, target: &ResourceSet) -> bool {
     let changed = plan.everything || !plan.changed.is_empty();
     match protocol {
@@ -51,7 +51,7 @@ pub(crate) fn is_news(protocol: Protocol, watch: &Watch, plan: &Plan, target: &R
     }
 }
 
-/// The message that carries a plan out.
+/// The message for a plan.
 pub(crate) fn response(
     protocol: Protocol,
     watch: &Watch,
@@ -69,7 +69,7 @@ pub(crate) fn response(
     }
 }
 
-/// SotW: everything the client subscribes to, and what lingers.
+/// SotW: everything the client subscribes to, and removed resources that are still in use.
 fn listing(watch: &Watch, plan: &Plan, target: &ResourceSet, head: &Head<'_>) -> Response {
     let lingering = plan.lingering();
     let (payload, resources) = whole(watch, target);
@@ -103,11 +103,11 @@ fn delta(watch: &Watch, plan: &Plan, target: &ResourceSet, head: &Head<'_>) -> R
     Response { version, resources: plan.resource_count(target), removed: removals, chunks }
 }
 
-/// What a delta client is told not to exist. Of extensions nothing: Envoy would drop their configuration at once,
-/// while it is to go with its last user.
+/// Names that a delta client is sent as removed. Never extensions: Envoy would drop their configuration at once,
+/// while it must exist as long as its last user.
 fn gone<'a>(watch: &Watch, plan: &'a Plan) -> impl Iterator<Item = &'a Arc<str>> {
-    let told = watch.kind != TypeUrl::EXTENSION;
-    plan.removed.iter().chain(&plan.absent).filter(move |_| told)
+    let is_sent = watch.kind != TypeUrl::EXTENSION;
+    plan.removed.iter().chain(&plan.absent).filter(move |_| is_sent)
 }
 
 /// Everything the client subscribes to.
@@ -123,7 +123,7 @@ fn whole(watch: &Watch, target: &ResourceSet) -> (Payload, usize) {
     (Payload::of(target.content(), &named, Protocol::Sotw), named.len())
 }
 
-/// The version of a listing; what lingers in it is part of it.
+/// The version of a listing, including removed resources that are still in it.
 fn version_with(target: &ResourceSet, lingering: &[Resource]) -> Version {
     if lingering.is_empty() {
         return target.version();
@@ -136,7 +136,7 @@ fn version_with(target: &ResourceSet, lingering: &[Resource]) -> Version {
     Version::of(&text)
 }
 
-/// A gRPC message: prefix and own fields first, shared bytes after. Protobuf leaves the order of fields free.
+/// A gRPC message: prefix and the stream's fields first, shared bytes after. Protobuf allows any order of fields.
 fn framed(own: &impl Message, payload: &Payload) -> Vec<Bytes> {
     const SMALL: usize = 4096;
     let shared: usize = payload.chunks.iter().map(Bytes::len).sum();

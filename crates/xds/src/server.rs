@@ -29,18 +29,18 @@ use crate::requests::Requests;
 use crate::session::Terms;
 use crate::stream::{self, Request};
 
-/// How to serve.
+/// Options of the server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub limits: Limits,
-    /// What all clients together may make the server hold.
+    /// Limits for all clients together.
     pub budget: Budget,
-    /// Where streams are served; None for where their connections are. Responses take time to compute, which
-    /// connections of other clients must not wait for.
+    /// The runtime for streams; None for the runtime of their connections. A separate one keeps connections responsive
+    /// while responses are computed.
     pub runtime: Option<Handle>,
     /// Sent to clients as the control plane's identifier.
     pub identifier: String,
-    /// Ends every stream with `Unavailable`, so that clients go elsewhere.
+    /// Ends every stream with `Unavailable`, so that clients reconnect to another server.
     pub stop: CancellationToken,
 }
 
@@ -65,7 +65,7 @@ pub fn routes<C: Control>(control: Arc<C>, options: Options) -> Routes {
         .add_service(Discovery::<C, Extensions>::new(&shared))
 }
 
-/// The names of one service of the protocol.
+/// The method paths of one service.
 trait Family: Send + Sync + 'static {
     const NAME: &'static str;
     const STREAM: &'static str;
@@ -137,7 +137,7 @@ family!(
     Some(TypeUrl::EXTENSION)
 );
 
-/// What all services share.
+/// State shared by all services.
 struct Shared<C> {
     control: Arc<C>,
     limits: Arc<Limits>,
@@ -145,12 +145,12 @@ struct Shared<C> {
     runtime: Option<Handle>,
     identifier: Arc<str>,
     stop: CancellationToken,
-    /// Differs between processes, so that a nonce of one server means nothing to the next.
+    /// Random per process, so that a nonce of one server is unknown to the next.
     seed: RandomState,
     streams: AtomicU64,
 }
 
-/// One service of the protocol.
+/// One gRPC service.
 struct Discovery<C, F> {
     shared: Arc<Shared<C>>,
     family: PhantomData<fn() -> F>,
@@ -195,7 +195,7 @@ impl<C: Control, F: Family> Service<HttpRequest<Body>> for Discovery<C, F> {
 }
 
 impl<C: Control> Shared<C> {
-    /// Starts a stream's task and answers with the body it feeds.
+    /// Starts a stream's task and responds with the body that it feeds.
     fn open<R: Request>(
         &self,
         mut request: HttpRequest<Body>,

@@ -1,5 +1,5 @@
-//! One stream as a value: all watched types, the order in which they are served, and what waits for what.
-//! No I/O happens here: requests and worlds go in, encoded responses come out.
+//! One stream as a value: all watched types, the order in which they are sent, and which wait for others.
+//! No I/O happens here: requests and worlds are put in, encoded responses come out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::response::{Head, Response, is_news, response};
 use crate::set::ResourceSet;
 use crate::watch::{Epoch, Offer, Plan, Watch};
 
-/// What does not change while a stream lasts.
+/// Properties of a stream that do not change.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) protocol: Protocol,
@@ -29,7 +29,7 @@ pub(crate) struct Terms {
     pub(crate) identifier: Arc<str>,
     /// Makes nonces of different streams differ.
     pub(crate) stream: u64,
-    /// What clients of this address may make the server hold.
+    /// The budget share of the client's address.
     pub(crate) share: Share,
 }
 
@@ -45,17 +45,17 @@ pub(crate) struct Session<C> {
     began: Instant,
     /// The client was connected before, to this server or another.
     pub(crate) returning: bool,
-    /// Listeners and routes wait for a request for clusters until then.
+    /// Deadline until which listeners and routes wait for a request for clusters.
     clusters_by: Option<Instant>,
-    /// Removals wait for requests for listeners and routes until then.
+    /// Deadline until which removals wait for requests for listeners and routes.
     users_by: Option<Instant>,
 }
 
-/// How long a returning client has to repeat all its subscriptions. It sends them at once.
+/// Time for a reconnecting client to repeat all its subscriptions. It sends them at once.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Clusters sent on this stream before the client asked for endpoints.
-/// Envoy warms them anew and needs their load assignments even if it says that it holds them.
+/// Clusters sent on this stream before the client asked for endpoints. Envoy warms them again and needs their load
+/// assignments even if it already has them.
 #[derive(Debug, Default)]
 pub(crate) enum Warming {
     #[default]
@@ -116,14 +116,14 @@ impl<C: Client> Session<C> {
                     return Some(response);
                 }
             }
-            // Listeners or routes without changes settle in the pass itself and may set removals free.
+            // Listeners or routes without changes settle in this pass, which may release removals.
             if self.released() == released {
                 return None;
             }
         }
     }
 
-    /// Whether `next` may have something to say, which is cheaper to ask.
+    /// Whether `next` may return a response; cheaper than `next`.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         self.lose_patience(now);
         let released = self.released();
@@ -133,24 +133,24 @@ impl<C: Client> Session<C> {
         })
     }
 
-    /// Whether `next` takes next to no time: all types are at hand, and little can differ from what the client holds.
+    /// Whether `next` takes almost no time: all types are cheap to get, and few names can differ.
     pub(crate) fn is_quick(&mut self) -> bool {
         let Self { watches, client, .. } = self;
         watches.iter().all(|watch| watch.is_small() && client.is_quick(&watch.kind))
     }
 
-    /// Whether a type is watched, so that a request for it is an answer.
+    /// Whether a type is watched, so that a request for it may be an answer.
     pub(crate) fn watches(&self, kind: &str) -> bool {
         self.watches.iter().any(|watch| watch.kind.as_str() == kind)
     }
 
-    /// When `next` may have something to say although nothing happened.
+    /// When to call `next` again although nothing happened.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         self.watches.iter().filter_map(|watch| watch.waits_until).chain(self.clusters_by).chain(self.users_by).min()
     }
 
-    /// A client that returns with clusters of its own asks for endpoints first: it is warming some clusters and
-    /// will ask for all of them later. Until then it gets no listeners or routes, which might use newer ones.
+    /// Called for a client that reconnects with clusters and asks for endpoints first: it is warming clusters and will
+    /// ask for all clusters later. Until then it gets no listeners or routes, which might refer to newer clusters.
     pub(crate) fn returns_warming(&mut self) {
         let asked = self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER);
         if !asked && self.terms.only.is_none() {
@@ -158,7 +158,7 @@ impl<C: Client> Session<C> {
         }
     }
 
-    /// A client returns with clusters. Before its listeners and routes are known, none is safe to remove.
+    /// Called for a client that reconnects with clusters. None is removed before its listeners and routes are known.
     pub(crate) fn returns_with_clusters(&mut self) {
         if self.terms.only.is_none() {
             self.users_by = Some(self.began + GRACE);
@@ -169,7 +169,7 @@ impl<C: Client> Session<C> {
         self.watches.iter_mut().find(|watch| watch.kind == *kind)
     }
 
-    /// Starts to watch a type, at its place in the push order.
+    /// Starts to watch a type, at its position in the push order.
     pub(crate) fn begin(&mut self, watch: Watch) -> Result<(), Status> {
         if self.watches.len() >= self.terms.limits.types {
             return Err(Status::resource_exhausted(format!("more than {} types on a stream", self.watches.len())));
@@ -182,7 +182,7 @@ impl<C: Client> Session<C> {
         Ok(())
     }
 
-    /// The type a request is about: the stream's only one, or the one it names.
+    /// The type of a request: the only type of a single-type service, or the one that the request names.
     pub(crate) fn kind(&self, type_url: String) -> Result<TypeUrl, Status> {
         let (bytes, most) = (type_url.len(), self.terms.limits.type_bytes);
         if bytes > most {
@@ -196,18 +196,18 @@ impl<C: Client> Session<C> {
         }
     }
 
-    /// Whether work on this stream takes long enough that it must not keep others waiting.
+    /// Whether work on this stream takes so long that it needs a turn.
     pub(crate) fn is_heavy(&self) -> bool {
         names::is_heavy(&self.watches)
     }
 
-    /// Checks and charges the names of all types, after some of them changed.
+    /// Checks limits and charges for the names of all types, after some of them changed.
     pub(crate) fn account(&mut self) -> Result<(), Status> {
         let Self { names, watches, terms, client, .. } = self;
         names.account(watches, &terms.limits, |kind| client.current(kind))
     }
 
-    /// The names as the current set spells them, so that streams share one allocation per name.
+    /// The names with the allocations of the current set, so that all streams share one per name.
     pub(crate) fn interned(&mut self, kind: &TypeUrl, names: Vec<String>) -> Result<Vec<Arc<str>>, Status> {
         let limits = &self.terms.limits;
         let (count, most) = (names.len(), if kind.is_debug() { limits.pages } else { limits.names });
@@ -228,9 +228,9 @@ impl<C: Client> Session<C> {
         Ok(names.into_iter().map(intern).collect())
     }
 
-    /// Reads a nonce as the answer to the watch's last response. Stale ones are counted and answer nothing.
-    /// A rejected response counts as delivered, unless the control plane takes out what was wrong with it: to send
-    /// the same again would only have it refused again.
+    /// Matches a nonce with the watch's last response. Other nonces are stale; they are reported and otherwise ignored.
+    /// A rejected response counts as delivered unless the control plane takes out its cause, because the same
+    /// resources would be rejected again.
     pub(crate) fn answer(&mut self, kind: &TypeUrl, nonce: &str, error: Option<(i32, &str)>) -> Answer {
         let stream = self.terms.stream;
         let most = self.terms.limits.message_bytes;
@@ -275,7 +275,7 @@ impl<C: Client> Session<C> {
         });
     }
 
-    /// The world up to which removals are free: listeners and routes of it were answered, or are not watched.
+    /// The latest world whose removals may be sent: its listeners and routes were answered, or are not watched.
     fn released(&self) -> Epoch {
         let users = || self.watches.iter().filter(|watch| refers_to_clusters(&watch.kind));
         if self.users_by.is_some() && users().count() < USERS.len() {
@@ -284,8 +284,8 @@ impl<C: Client> Session<C> {
         users().map(|watch| watch.settled).min().unwrap_or(Epoch::MAX)
     }
 
-    /// Stops waiting for answers that are overdue. Envoy withholds its answer on clusters while one of them is
-    /// warming; should that never end, the others must not be cut off from news.
+    /// Stops waiting for overdue answers. Envoy does not answer for clusters while one of them is warming; if that
+    /// never ends, other changes must still be sent.
     fn lose_patience(&mut self, now: Instant) {
         let overdue = |until: &mut Instant| *until <= now;
         for watch in &mut self.watches {
@@ -297,7 +297,7 @@ impl<C: Client> Session<C> {
         self.users_by.take_if(overdue);
     }
 
-    /// Brings one type up to date if nothing stands in the way.
+    /// Sends what one type needs, unless it has to wait.
     fn advance(&mut self, at: usize, released: Epoch, now: Instant) -> Option<Response> {
         if self.waits_for_clusters(&self.watches.get(at)?.kind) {
             return None;
@@ -320,9 +320,9 @@ impl<C: Client> Session<C> {
         if watch.waits_until.is_some() { None } else { Some(self.send(at, plan, target, now)) }
     }
 
-    /// Whether listeners or routes have to wait because clusters of the current world are on their way to the client.
-    /// Envoy says yes to new clusters when they are warm, and answers 503 for a route to one that is not.
-    /// A new client, whose first clusters these are, has no traffic yet and may ask in any order.
+    /// Whether listeners or routes must wait for clusters of the current world that are being sent or warmed.
+    /// Envoy acknowledges new clusters when they are warm, and answers 503 for a route to one that is not.
+    /// A new client with its first clusters has no traffic yet and may ask in any order.
     fn waits_for_clusters(&self, kind: &TypeUrl) -> bool {
         let pending = |clusters: &Watch| {
             let in_use = self.returning || clusters.answered_before;
@@ -348,7 +348,7 @@ impl<C: Client> Session<C> {
         watch.sent(self.responses, response.version, plan.introduces, now + self.terms.limits.patience);
         watch.offered(plan, target, self.epoch);
         if kind.is_debug() {
-            // A debug page is an answer to a request, not a subscription.
+            // A debug page answers one request; it is no subscription.
             self.watches.remove(at);
         }
         let Response { version, resources, removed, ref chunks } = response;
@@ -357,7 +357,7 @@ impl<C: Client> Session<C> {
         response
     }
 
-    /// A cluster that is sent is warmed anew, which ends only with its load assignment, changed or not.
+    /// Envoy warms every cluster it is sent, which ends when it gets the load assignment, changed or not.
     /// Clusters and their load assignments have the same names.
     fn warm(&mut self, clusters: &Plan) {
         let Some(endpoints) = self.watch(&TypeUrl::ENDPOINT) else {

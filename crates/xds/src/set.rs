@@ -1,4 +1,4 @@
-//! All resources of one type that a class of clients may see: one or more layers, and an answer for further names.
+//! All resources of one type that a class of clients may see: layers, and a fallback for names that are not listed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,53 +15,53 @@ type Fallback = Arc<dyn Fn(&str) -> Option<Resource> + Send + Sync>;
 #[derive(Clone)]
 pub struct ResourceSet {
     kind: TypeUrl,
-    /// The type of the messages, where it is not the requested one.
+    /// The type of the messages, if it is not the requested one.
     content: Option<TypeUrl>,
-    /// Layers with no name in common.
+    /// Layers with disjoint names.
     layers: Box<[Arc<Layer>]>,
     fallback: Option<Fallback>,
     withheld: BTreeSet<Arc<str>>,
 }
 
 impl ResourceSet {
-    /// The set of these resources. Of two with one name the first stays.
+    /// The set of these resources. If a name occurs twice, the first resource is used.
     pub fn new(kind: TypeUrl, resources: impl IntoIterator<Item = Resource>) -> Self {
         Self::of_layers(kind, vec![Arc::new(Layer::new(resources))])
     }
 
-    /// The resources of all layers. Of two with one name the one of the earlier layer counts.
+    /// The resources of all layers. If two layers have the same name, the earlier layer is used.
     pub fn of_layers(kind: TypeUrl, layers: Vec<Arc<Layer>>) -> Self {
         let mut disjoint: Vec<Arc<Layer>> = Vec::with_capacity(layers.len());
         for layer in layers {
             let is_hidden = |name: &str| disjoint.iter().any(|earlier| earlier.get(name).is_some());
-            // The later layers are the small ones.
+            // Later layers are the small ones.
             let hidden: Vec<_> = layer.iter().filter(|r| is_hidden(&r.name)).map(|r| (r.name.clone(), None)).collect();
             disjoint.push(if hidden.is_empty() { layer } else { Arc::new(layer.with(hidden)) });
         }
         Self { kind, content: None, layers: disjoint.into(), fallback: None, withheld: BTreeSet::new() }
     }
 
-    /// The set with an answer for names that are requested but not listed.
-    /// Envoy waits for every load assignment that it requests, so a set of those should have one.
+    /// The set with a fallback for names that are requested but not listed. Load assignments should have one, because
+    /// Envoy waits for every load assignment that it requests.
     pub fn with_fallback(mut self, answer: impl Fn(&str) -> Option<Resource> + Send + Sync + 'static) -> Self {
         self.fallback = Some(Arc::new(answer));
         self
     }
 
-    /// The set with names about which clients get no message: they keep what they have.
-    /// A SotW listing has no form for that, and removes them.
+    /// The set with withheld names: delta clients get no message about them and keep what they have.
+    /// A SotW listing cannot express that and removes them.
     pub fn with_withheld(mut self, names: impl IntoIterator<Item = Arc<str>>) -> Self {
         self.withheld.extend(names);
         self
     }
 
-    /// The set of messages of another type than the requested one, as configuration over xDS has it.
+    /// The set with messages of another type than the requested one, as configuration over xDS has it.
     pub fn with_content(mut self, content: TypeUrl) -> Self {
         self.content = Some(content);
         self
     }
 
-    /// The set with listed resources replaced or removed (`None`). Names that are not listed stay so.
+    /// The set with listed resources replaced or removed (`None`). Names that are not listed are ignored.
     #[must_use]
     pub fn with_replaced(&self, changes: impl IntoIterator<Item = (Arc<str>, Option<Resource>)>) -> Self {
         let mut layers = self.layers.clone();
@@ -73,7 +73,7 @@ impl ResourceSet {
         Self { layers, ..self.clone() }
     }
 
-    /// The type of its messages, as in each `Any`.
+    /// The type of the messages, as in each `Any`.
     pub(crate) fn content(&self) -> &TypeUrl {
         self.content.as_ref().unwrap_or(&self.kind)
     }
@@ -99,7 +99,7 @@ impl ResourceSet {
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         let mut all: Vec<&Resource> = self.layers.iter().flat_map(|layer| layer.iter()).collect();
         if self.layers.len() > 1 {
-            // Layers are sorted each, which this sort makes use of.
+            // Each layer is sorted, which makes this sort cheap.
             all.sort_by(|a, b| a.name.cmp(&b.name));
         }
         all.into_iter()
@@ -118,7 +118,7 @@ impl ResourceSet {
         self.layers.iter().find_map(|layer| layer.get(name))
     }
 
-    /// The resource a client gets that requests this name: the listed one, else the fallback's answer.
+    /// The resource for a client that requests this name: the listed one, else the fallback's.
     pub fn get(&self, name: &str) -> Option<Resource> {
         self.listed(name).cloned().or_else(|| self.fallback.as_ref()?(name))
     }
@@ -128,7 +128,7 @@ impl ResourceSet {
         Payload::joined(self.layers.iter().map(|layer| layer.whole(self.content(), protocol)))
     }
 
-    /// What changes for a client that holds `old`.
+    /// The changes for a client that has `old`.
     pub(crate) fn step_from(&self, old: &Self) -> SetStep {
         if self.layers.len() == old.layers.len() {
             let pairs = self.layers.iter().zip(&old.layers).filter(|(new, old)| !Arc::ptr_eq(new, old));
@@ -145,7 +145,7 @@ impl fmt::Debug for ResourceSet {
     }
 }
 
-/// The steps of all layers of a set that changed. A name that moves from one layer to another is in both lists.
+/// The steps of all changed layers of a set. A name that moved from one layer to another is in both lists.
 #[derive(Debug, Default)]
 pub(crate) struct SetStep(Vec<Arc<Step>>);
 
@@ -158,7 +158,7 @@ impl SetStep {
         self.0.iter().flat_map(|step| &step.removed)
     }
 
-    /// The payload of all changed resources, if these are the ones to be sent. They are in the order of their names.
+    /// The shared payload of all changed resources in the order of names, if `sent` is exactly those.
     pub(crate) fn payload_of(&self, sent: &[Resource], content: &TypeUrl, protocol: Protocol) -> Option<Payload> {
         let mut changed: Vec<&Resource> = self.changed().collect();
         if changed.len() != sent.len() {

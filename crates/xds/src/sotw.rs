@@ -1,5 +1,5 @@
-//! Requests of the state-of-the-world protocol: each lists all names that are wanted.
-//! The state is `session`'s; `delta` is the other reader of requests.
+//! Requests of the state-of-the-world protocol: each lists all names of a subscription.
+//! The state is in `session`; `delta` reads the requests of the other protocol into the same state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::session::{Answer, Session};
 use crate::watch::{Held, Watch};
 
 impl<C: Client> Session<C> {
-    /// Takes one request. What it asks for comes out of [`Session::next`].
+    /// Applies one request. Responses to it are returned by [`Session::next`].
     pub(crate) fn sotw(&mut self, request: DiscoveryRequest) -> Result<(), Status> {
         let kind = self.kind(request.type_url)?;
         let error = request.error_detail.as_ref();
@@ -24,13 +24,13 @@ impl<C: Client> Session<C> {
         }
         let (nonce, names) = (request.response_nonce, request.resource_names);
         let Some(watch) = self.watch(&kind) else {
-            // With or without a nonce: it may come from a stream to another server.
+            // With or without a nonce: it may be of a stream to another server.
             return self.sotw_begin(kind, names, &nonce, !request.version_info.is_empty());
         };
         let repeated = watch.subscription.is_repeated_by(&names);
         if !nonce.is_empty() {
             if self.answer(&kind, &nonce, error.map(|e| (e.code, e.message.as_str()))) == Answer::Stale {
-                // The client answers the newer response too, with its names as they are then.
+                // The client will answer the newer response too, with the names it wants then.
                 self.dropped(&kind, &names);
                 return Ok(());
             }
@@ -55,7 +55,7 @@ impl<C: Client> Session<C> {
 
     fn sotw_begin(&mut self, kind: TypeUrl, names: Vec<String>, nonce: &str, returning: bool) -> Result<(), Status> {
         if kind.is_debug() && !nonce.is_empty() {
-            return Ok(()); // the acknowledgement of a page that was sent once
+            return Ok(()); // acknowledges a debug page, which is no subscription
         }
         let names = self.interned(&kind, names)?;
         self.returning |= returning;
@@ -70,7 +70,7 @@ impl<C: Client> Session<C> {
         Ok(())
     }
 
-    /// A name left out for a moment may be back in the next request, but the client has dropped its resource.
+    /// A name that is omitted once and then requested again is sent again: the client has dropped its resource.
     fn dropped(&mut self, kind: &TypeUrl, names: &[String]) {
         let Some(watch) = self.watch(kind) else { return };
         if watch.subscription.wildcard && !watch.subscription.is_wildcard_list(kind, names) {
@@ -86,7 +86,7 @@ impl<C: Client> Session<C> {
 }
 
 impl Watch {
-    /// These names are wanted from now on; what is new among them is due.
+    /// Subscribes to these names; new ones are due.
     fn wants(&mut self, names: Vec<Arc<str>>) {
         let added = self.subscription.replace(&self.kind, names);
         if added.wildcard {
@@ -94,7 +94,7 @@ impl Watch {
         }
         added.names.iter().for_each(|name| self.correct(name, Held::Nothing));
         if !added.is_empty() {
-            // Types that list everything say by an answer that a name does not exist.
+            // For types whose responses list everything, a response shows that a name does not exist.
             self.owed |= lists_everything(&self.kind);
             self.seen = 0;
         }

@@ -1,5 +1,5 @@
-//! The task of one stream: requests and new worlds go into the session, responses out of it,
-//! one at a time and only when the transport takes them.
+//! The task of one stream: passes requests and new worlds to the session and sends its responses,
+//! one at a time and only when the transport is ready.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::requests::{Requests, STREAM_BYTES};
 use crate::response::Response;
 use crate::session::{Session, Terms};
 
-/// Requests from here on wait for a turn before they are decoded: they take milliseconds.
+/// Larger requests wait for a turn before they are decoded, which takes milliseconds.
 const LARGE: usize = 64 * 1024;
 
-/// Names of an answer that are compared on the spot.
+/// Answers with at most this many names are processed on the stream's own task.
 const FEW_NAMES: usize = 64;
 
 /// The request message of a protocol.
@@ -32,7 +32,7 @@ pub(crate) trait Request: Fields + Send + 'static {
     fn kind(&self) -> &str;
     fn take_node(&mut self) -> Option<Node>;
     fn is_rejection(&self) -> bool;
-    /// Whether it only acknowledges a response, which takes no time.
+    /// Whether it only acknowledges a response, which takes almost no time.
     fn is_plain_answer(&self) -> bool;
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status>;
 }
@@ -83,7 +83,7 @@ impl Request for DeltaDiscoveryRequest {
     }
 }
 
-/// Runs a stream to its end and tells its client how it ended.
+/// Runs a stream until it ends, and sends its status to the client.
 pub(crate) async fn run<C: Control, R: Request>(
     control: Arc<C>,
     mut requests: Requests,
@@ -101,7 +101,7 @@ pub(crate) async fn run<C: Control, R: Request>(
     if [Code::ResourceExhausted, Code::InvalidArgument, Code::DeadlineExceeded].contains(&status.code()) {
         control.refused(address, &status);
     }
-    // The client may be gone; then nobody asks how its stream ended.
+    // An error means that the client has disconnected; its status is not needed then.
     let _ = responses.send(Err(status)).await;
 }
 
@@ -123,7 +123,7 @@ async fn converse<C: Control, R: Request>(
     }
 }
 
-/// Reads the first request, which says who the client is. None if the client leaves before.
+/// Reads the first request, which identifies the client. None if the client disconnects before.
 async fn greet<C: Control, R: Request>(
     control: &C,
     requests: &mut Requests,
@@ -134,7 +134,7 @@ async fn greet<C: Control, R: Request>(
         let Some(message) = requests.next().await? else { return Ok(None) };
         let turn = if message.len() > LARGE { Some(terms.share.turn().await) } else { None };
         let request: R = decode(&message, &terms.limits)?;
-        // Agents may probe before their Envoy asks for anything.
+        // Agents may report health before their Envoy sends its first request.
         if request.kind() != TypeUrl::HEALTH.as_str() {
             break (request, turn);
         }
@@ -162,7 +162,7 @@ async fn serve<C: Client, R: Request>(
     }
 }
 
-/// Serves a client until it has nothing more to say.
+/// Serves a client until it closes its side of the stream.
 async fn exchange<C: Client, R: Request>(
     mut session: Session<C>,
     node_id: &str,
@@ -179,7 +179,7 @@ async fn exchange<C: Client, R: Request>(
                 session = accept::<C, R>(session, node_id, message).await?;
                 requests.done();
                 due = true;
-                // A client with much to say takes turns with others.
+                // A client with many requests lets other tasks run.
                 yield_now().await;
             }
             slot = responses.reserve(), if due => {
@@ -209,7 +209,7 @@ async fn exchange<C: Client, R: Request>(
     }
 }
 
-/// The client has nothing more to say; it still gets what it asked for.
+/// Sends the remaining responses after the client has closed its side.
 async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Result<Status, Status> {
     while let Ok(slot) = responses.reserve().await {
         let response;
@@ -222,7 +222,7 @@ async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Resul
     Ok(Status::ok(""))
 }
 
-/// The next response, computed where the client's work is done.
+/// Computes the next response, on the client's executor unless it is quick.
 async fn next<C: Client>(mut session: Session<C>) -> Result<(Session<C>, Option<Response>), Status> {
     let now = Instant::now().into_std();
     if !session.is_due(now) {
@@ -241,7 +241,7 @@ async fn next<C: Client>(mut session: Session<C>) -> Result<(Session<C>, Option<
     executor.run(compute).await
 }
 
-/// Does something to the session where the client's work is done.
+/// Applies a function to the session on the client's executor.
 async fn work<C: Client>(
     mut session: Session<C>,
     job: impl FnOnce(&mut Session<C>) -> Result<(), Status> + Send + 'static,
@@ -268,7 +268,7 @@ async fn accept<C: Client, R: Request>(
     let mut request: R = decode(&message, &session.terms.limits)?;
     let is_heavy = is_large || session.is_heavy() && !request.is_plain_answer();
     let _turn = if is_heavy && !is_large { Some(share.turn().await) } else { None };
-    // What is to blame for a rejection is looked for in all of the configuration.
+    // Finding the cause of a rejection searches all configuration.
     let _turn_for_blame = if request.is_rejection() && !is_heavy { Some(share.turn().await) } else { None };
     match request.take_node() {
         Some(node) if !node.id.is_empty() && node.id != node_id => {

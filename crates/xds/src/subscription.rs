@@ -1,29 +1,29 @@
-//! What one client wants of one type, as a plain value. All wildcard rules of both protocols are here.
+//! A client's subscription to one type, as a plain value. All wildcard rules of both protocols are here.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::TypeUrl;
 
-/// The name that stands for every resource of a type.
+/// The resource name that means all resources of a type.
 pub(crate) const ANY: &str = "*";
 
-/// What a client wants of one type: everything, some names, or both.
+/// A subscription: all resources of a type, some names, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Subscription {
     pub(crate) wildcard: bool,
-    /// Shared with whoever observes the stream, so that showing it costs no second copy.
+    /// Shared with debug pages, which show it without a copy.
     pub(crate) names: Arc<BTreeSet<Arc<str>>>,
     /// Bytes of all names together.
     pub(crate) name_bytes: usize,
-    /// True once a SotW client named something: from then on an empty list means nothing, not everything.
+    /// True once a SotW client listed names: from then on an empty list means no resources, not all.
     named_before: bool,
 }
 
-/// What a request added to a subscription.
+/// The difference that a request made to a subscription.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Added {
-    /// Everything is wanted now and was not before.
+    /// The wildcard was added.
     pub(crate) wildcard: bool,
     pub(crate) names: Vec<Arc<str>>,
 }
@@ -39,12 +39,12 @@ impl Subscription {
         self.wildcard || self.names.contains(name)
     }
 
-    /// True when the client wants nothing.
+    /// True if nothing is subscribed to.
     pub(crate) fn is_empty(&self) -> bool {
         !self.wildcard && self.names.is_empty()
     }
 
-    /// SotW: whether a request repeats the list of the one before, as every plain answer does.
+    /// SotW: whether a request repeats the previous list, as most acknowledgements do.
     pub(crate) fn is_repeated_by(&self, names: &[String]) -> bool {
         let star = names.iter().any(|name| name == ANY);
         star == (self.wildcard && self.named_before)
@@ -52,13 +52,13 @@ impl Subscription {
             && names.iter().all(|name| name == ANY || self.names.contains(name.as_str()))
     }
 
-    /// SotW: whether a list wants everything: it says so, or it names nothing of a wildcard type and none did before.
+    /// SotW: whether a list is a wildcard: it has `*`, or it is empty for a wildcard type and all before it were empty.
     pub(crate) fn is_wildcard_list(&self, kind: &TypeUrl, names: &[String]) -> bool {
         names.iter().any(|name| name == ANY) || names.is_empty() && !self.named_before && is_wildcard_type(kind)
     }
 
-    /// SotW: the list in each request replaces the one before.
-    /// An empty list wants everything of a wildcard type, unless names were given before.
+    /// SotW: replaces the previous list by that of a request. For a wildcard type an empty list means all resources,
+    /// unless names were listed before.
     pub(crate) fn replace(&mut self, kind: &TypeUrl, names: Vec<Arc<str>>) -> Added {
         let mut names: BTreeSet<Arc<str>> = names.into_iter().collect();
         let explicit = names.remove(ANY);
@@ -74,8 +74,8 @@ impl Subscription {
         added
     }
 
-    /// Delta, first request of a type: a client that names nothing wants everything of a wildcard type.
-    /// Subscribing to `*` and unsubscribing from it at once is how to begin with nothing.
+    /// Delta, first request of a type: no names means all resources of a wildcard type. Subscribing to `*` and
+    /// unsubscribing from it in one request starts with no resources.
     pub(crate) fn begin(kind: &TypeUrl, subscribe: Vec<Arc<str>>, unsubscribe: &[String]) -> (Self, Added) {
         let mut subscription = Self { wildcard: subscribe.is_empty() && is_wildcard_type(kind), ..Self::default() };
         let mut added = subscription.modify(subscribe, unsubscribe);
@@ -83,7 +83,7 @@ impl Subscription {
         (subscription, added)
     }
 
-    /// Delta, later requests. A name asked for again counts as added: the client may have dropped the resource.
+    /// Delta, later requests. A name subscribed to again counts as added: the client may have dropped the resource.
     pub(crate) fn modify(&mut self, subscribe: Vec<Arc<str>>, unsubscribe: &[String]) -> Added {
         let mut added = Added::default();
         if subscribe.is_empty() && unsubscribe.is_empty() {
@@ -107,13 +107,13 @@ impl Subscription {
                 self.name_bytes -= if names.remove(name.as_str()) { name.len() } else { 0 };
             }
         }
-        // A name that was given up again is no longer in the set, so one look at each is enough.
+        // A name that the same request unsubscribes from is no longer in the set, so one lookup each is enough.
         added.names.retain(|name| names.contains(name));
         added
     }
 }
 
-/// Types of which a client that names nothing wants everything: all but those that others refer to by name.
+/// Wildcard types: an empty subscription means all resources. All types but those that others refer to by name.
 fn is_wildcard_type(kind: &TypeUrl) -> bool {
     ![TypeUrl::ENDPOINT, TypeUrl::ROUTE, TypeUrl::SECRET, TypeUrl::EXTENSION].contains(kind)
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn delta_begins_with_everything_unless_told_otherwise() {
+    fn delta_begins_with_everything_unless_names_are_given() {
         let begin = |kind: &TypeUrl, subscribe: &[&str], leave: &[&str]| {
             Subscription::begin(kind, names(subscribe), &unsubscribe(leave)).0
         };

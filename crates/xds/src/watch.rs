@@ -1,5 +1,5 @@
-//! The state of one type on one stream: what the client wants, what it holds, what is on its way to it.
-//! Both protocols work on it; which response follows from a [`Plan`] is said in `sotw` and `delta`.
+//! The state of one type on one stream: the subscription, the resources the client holds, and those being sent.
+//! Both protocols use it; `response` turns a [`Plan`] into a message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::payload::{Payload, Protocol};
 use crate::set::{ResourceSet, SetStep};
 use crate::subscription::Subscription;
 
-/// A count of the worlds a stream has seen.
+/// The number of a world, counted per stream.
 pub(crate) type Epoch = u64;
 
 /// One type on one stream.
@@ -23,28 +23,28 @@ pub(crate) struct Watch {
     pub(crate) holding: Holding,
     /// Names to send even if the client holds them in this version.
     pub(crate) forced: BTreeSet<Arc<str>>,
-    /// An answer is owed even if there is nothing to tell.
+    /// A response is due even if it is empty.
     pub(crate) owed: bool,
     /// Number of the last response; 0 before the first.
     pub(crate) nonce: u64,
     pub(crate) version: Option<Version>,
-    /// The last response was neither acknowledged nor rejected yet.
+    /// The last response is neither acknowledged nor rejected.
     pub(crate) unanswered: bool,
-    /// What the last response offered, until it is answered.
+    /// The content of the last response, until it is answered.
     pub(crate) offer: Option<Offer>,
-    /// Some response was.
+    /// Any response was answered.
     pub(crate) answered_before: bool,
-    /// The last response held resources that were new to the client.
+    /// The last response had resources that were new to the client.
     pub(crate) introduced: bool,
-    /// Nothing more is sent before the answer to the last response, or this moment.
+    /// Nothing more is sent before the last response is answered or this time is reached.
     pub(crate) waits_until: Option<Instant>,
-    /// The world as of which everything was sent that could be, removals aside.
+    /// The world up to which everything was sent, except removals that have to wait.
     pub(crate) seen: Epoch,
-    /// The world as of which the client has answered everything.
+    /// The world up to which the client has answered everything.
     pub(crate) settled: Epoch,
 }
 
-/// What the client holds, or will when it has read all that was sent:
+/// Resources that the client holds, or will hold when it has read all responses:
 /// the part of `base` that it subscribes to, with some exceptions.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
@@ -56,10 +56,10 @@ pub(crate) struct Holding {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Held {
     Nothing,
-    /// Perhaps nothing, perhaps a version that is none of ours: whatever exists is to be sent.
+    /// Unknown: nothing, or a version of another server. If the resource exists, it is sent.
     Unknown,
     Version(Version),
-    /// It exists no more, but routes to it may; its removal waits for the answers to world `since`.
+    /// Removed, but routes may still refer to it; the removal waits for the answers to world `since`.
     Lingering {
         resource: Option<Resource>,
         since: Epoch,
@@ -85,7 +85,7 @@ impl Holding {
         }
     }
 
-    /// What is held under a name, with its bytes where the base still has them.
+    /// The version that the client holds under a name, with its bytes if the base still has them.
     fn resource(&self, name: &str) -> Former {
         let held = self.get(name);
         if held == Held::Nothing {
@@ -101,7 +101,7 @@ impl Holding {
     fn lingering(&self, name: &Arc<str>, now: Epoch) -> Held {
         match self.except.get(name) {
             Some(held @ Held::Lingering { .. }) => held.clone(),
-            // What the base has under this name may be what the client refused.
+            // The base may have the version that the client rejected.
             Some(Held::Unknown) => Held::Lingering { resource: None, since: now },
             _ => {
                 let resource = self.base.as_ref().and_then(|base| base.listed(name)).cloned();
@@ -111,10 +111,10 @@ impl Holding {
     }
 }
 
-/// What a response told, and what the client held before.
+/// The content of a response, and what the client held before it.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// All of the target, rather than what changed.
+    /// The response has all of `target`, rather than changes.
     everything: bool,
     changed: Vec<Resource>,
     removed: Vec<Arc<str>>,
@@ -123,7 +123,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// The resources that the client had not accepted before.
+    /// Resources of the response that the client had not accepted before.
     pub(crate) fn resources(&self) -> Vec<Offered> {
         let offered = |r: &Resource| Offered { resource: r.clone(), former: self.former.resource(&r.name) };
         self.sent().map(offered).collect()
@@ -135,25 +135,25 @@ impl Offer {
     }
 }
 
-/// All that separates a client from the current set.
+/// The difference between what a client holds and the current set.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The client holds nothing and wants everything; `changed` stays empty then.
+    /// The client holds nothing and subscribes to everything; `changed` is empty then.
     pub(crate) everything: bool,
     pub(crate) changed: Vec<Resource>,
-    /// Some of it is new to the client.
+    /// Some resources are new to the client.
     pub(crate) introduces: bool,
-    /// Held, gone, and free to be removed.
+    /// Names that the client holds, that no longer exist, and whose removal may be sent.
     pub(crate) removed: Vec<Arc<str>>,
-    /// Asked for just now, neither held nor in existence.
+    /// Names just subscribed to that the client does not hold and that do not exist.
     pub(crate) absent: Vec<Arc<str>>,
-    /// Exceptions of the client's holding once this plan is carried out.
+    /// The exceptions in the client's holding after this plan.
     except: BTreeMap<Arc<str>, Held>,
     step: Option<SetStep>,
 }
 
 impl Plan {
-    /// Resources that are gone but stay with the client for now.
+    /// Removed resources that stay in the client's listing for now.
     pub(crate) fn lingering(&self) -> Vec<Resource> {
         let resource = |held: &Held| match held {
             Held::Lingering { resource, .. } => resource.clone(),
@@ -162,20 +162,20 @@ impl Plan {
         self.except.values().filter_map(resource).collect()
     }
 
-    /// Looks at a name again in every world to come: the difference of sets does not show when a fallback begins to
-    /// answer for it.
+    /// Checks a name again in every later world: the difference between two sets does not show that a fallback now
+    /// has a resource for it.
     fn awaits(&mut self, name: Arc<str>, named: bool) {
         if named {
             self.except.insert(name, Held::Nothing);
         }
     }
 
-    /// A listing of everything removes what it leaves out, so nothing but what it lists lingers.
+    /// A SotW listing removes everything it omits, so only listed exceptions remain.
     pub(crate) fn lists_all(&mut self) {
         self.except.retain(|_, held| !matches!(held, Held::Lingering { resource: None, .. }));
     }
 
-    /// The changed resources, in bytes shared with other streams wherever these send the same.
+    /// The changed resources, in bytes shared with other streams that send the same resources.
     pub(crate) fn payload(&self, target: &ResourceSet, protocol: Protocol) -> Payload {
         if self.everything || has_names(target, &self.changed) {
             return target.whole(protocol);
@@ -214,7 +214,7 @@ impl Watch {
         }
     }
 
-    /// Everything is to be sent again. What was held stays known, or its removal would never be told.
+    /// Sends everything again. Known resources stay known, so that their removal is sent.
     pub(crate) fn forget(&mut self) {
         let Holding { base, except } = std::mem::take(&mut self.holding);
         let listed = base.iter().flat_map(|base| base.resources()).map(|r| (Arc::clone(&r.name), Held::Unknown));
@@ -233,7 +233,7 @@ impl Watch {
         self.seen = 0;
     }
 
-    /// The client holds something else under this name than was noted.
+    /// The client holds something else under this name than was recorded.
     pub(crate) fn correct(&mut self, name: &Arc<str>, held: Held) {
         if self.holding.base.is_some() || self.holding.except.contains_key(name) {
             self.holding.except.insert(Arc::clone(name), held);
@@ -241,7 +241,7 @@ impl Watch {
         self.seen = 0;
     }
 
-    /// A response left: its number, its version, and until when to wait for the answer.
+    /// Records a response: its number, its version, and until when to wait for the answer.
     pub(crate) fn sent(&mut self, nonce: u64, version: Version, introduced: bool, waits_until: Instant) {
         self.nonce = nonce;
         self.version = Some(version);
@@ -250,33 +250,33 @@ impl Watch {
         self.waits_until = Some(waits_until);
     }
 
-    /// The client answered its last response, be it with a yes or a no.
+    /// The client acknowledged or rejected its last response.
     pub(crate) fn answered(&mut self) {
         self.unanswered = false;
         self.answered_before = true;
         self.go_on();
     }
 
-    /// No longer waits for an answer.
+    /// Stops waiting for an answer.
     pub(crate) fn go_on(&mut self) {
         self.waits_until = None;
         self.settled = self.seen;
     }
 
-    /// True when `plan` may find something to send.
+    /// True if `plan` may find something to send.
     pub(crate) fn is_due(&self, now: Epoch, released: Epoch) -> bool {
         let may_remove = |held: &Held| matches!(held, Held::Lingering { since, .. } if *since <= released);
         self.owed || self.seen < now || !self.forced.is_empty() || self.holding.except.values().any(may_remove)
     }
 
-    /// Whether `plan` has few names to look at.
+    /// Whether `plan` has few names to compare.
     pub(crate) fn is_small(&self) -> bool {
         const FEW: usize = 64;
         self.holding.base.is_some() && self.holding.except.len() + self.forced.len() <= FEW
     }
 
-    /// Compares what the client wants and holds with the current set.
-    /// Removals noticed after world `released` are put off.
+    /// Compares the client's subscription and holding with the current set. Removals that were first noticed after
+    /// world `released` have to wait.
     pub(crate) fn plan(&self, target: &ResourceSet, now: Epoch, released: Epoch) -> Plan {
         let Holding { base, except } = &self.holding;
         if base.is_none() && except.is_empty() && self.subscription.wildcard && self.subscription.names.is_empty() {
@@ -291,7 +291,7 @@ impl Watch {
         plan
     }
 
-    /// Every covered name whose state may differ from what the client holds, in order.
+    /// Every subscribed name whose state may differ from what the client holds, in order.
     fn candidates(&self, target: &ResourceSet, step: Option<&SetStep>) -> BTreeSet<Arc<str>> {
         let mut names: BTreeSet<Arc<str>> = self.forced.iter().chain(self.holding.except.keys()).cloned().collect();
         match step {
@@ -342,7 +342,7 @@ impl Watch {
         }
     }
 
-    /// Notes that the plan was sent. What the client held before is kept until it answers.
+    /// Records that the plan was sent. The previous holding is kept until the client answers.
     pub(crate) fn offered(&mut self, plan: Plan, target: Arc<ResourceSet>, now: Epoch) {
         let former = std::mem::take(&mut self.holding);
         let Plan { everything, changed, removed, except, .. } = plan;
@@ -350,14 +350,14 @@ impl Watch {
         self.adopt(except, target, now);
     }
 
-    /// The client refused its last response. What it took of it is not known, so all of it is due again.
+    /// The client rejected its last response. Which part of it was applied is unknown, so all of it is due again.
     pub(crate) fn retract(&mut self, offer: Offer) {
         let names = offer.sent().map(|r| &r.name).chain(&offer.removed).cloned();
         self.holding.except.extend(names.map(|name| (name, Held::Unknown)));
         self.seen = 0;
     }
 
-    /// Notes that there was nothing in the plan to send.
+    /// Records that the plan had nothing to send.
     pub(crate) fn carried_out(&mut self, plan: Plan, target: Arc<ResourceSet>, now: Epoch) {
         self.adopt(plan.except, target, now);
     }
@@ -372,7 +372,7 @@ impl Watch {
         }
     }
 
-    /// Notes that this type has no resources to serve.
+    /// Records that this type is not served.
     pub(crate) fn carried_out_nothing(&mut self, now: Epoch) {
         self.forced.clear();
         self.owed = false;

@@ -1,4 +1,5 @@
-//! A real Envoy on this server: it warms, follows changes without losing a request, and comes back without a resend.
+//! A real Envoy connected to this server: it warms, follows changes without losing a request, and reconnects
+//! without being sent anything twice.
 
 mod support;
 
@@ -87,7 +88,7 @@ fn resource(kind: &TypeUrl, name: &str, message: Value) -> Resource {
     Resource::encoded(name, message.encode_to_vec().into())
 }
 
-/// What every step must leave behind: nothing warming, nothing rejected.
+/// Holds after every step: nothing warming, nothing rejected.
 async fn is_settled(envoy: &Envoy) -> Result<(), String> {
     let admin = envoy.admin();
     let waiting = admin.warming().await?;
@@ -107,7 +108,7 @@ async fn answered_by(address: SocketAddr, backend: &str) -> Result<(), String> {
     if reply.backend() == backend { Ok(()) } else { Err(format!("{reply:?}")) }
 }
 
-/// Requests one after the other until told to stop; those that failed.
+/// Sends requests one after the other until `stop`; returns the number and the failures.
 async fn requests(address: SocketAddr, stop: Arc<AtomicBool>) -> (usize, Vec<String>) {
     let (mut count, mut failed) = (0, Vec::new());
     while !stop.load(Ordering::Relaxed) {
@@ -137,7 +138,7 @@ async fn follow(transport: XdsTransport) {
     let stop = Arc::new(AtomicBool::new(false));
     let traffic = tokio::spawn(requests(front, stop.clone()));
 
-    // A cluster that changes is warmed anew; its endpoints are the same.
+    // Envoy warms a changed cluster again; its endpoints are the same.
     shop.connect_timeout = "2s";
     server.mesh.replace(shop.world());
     wait::until("the changed cluster", async || match stat(&envoy, "cluster_modified").await? {
@@ -146,7 +147,7 @@ async fn follow(transport: XdsTransport) {
     })
     .await;
 
-    // A listener that changes uses a route table that does not; nobody sends it again.
+    // A changed listener uses an unchanged route table, which is not sent again.
     shop.stat_prefix = "second";
     server.mesh.sent();
     server.mesh.replace(shop.world());
@@ -175,7 +176,7 @@ async fn follow(transport: XdsTransport) {
     server = server.restart().await;
     let mut connected = server.mesh.connected();
     connected.wait_for(|count| *count == 1).await.expect("the mesh lives");
-    // One change, so that there is an end to wait for.
+    // One change, so that the test can wait for its arrival.
     shop.connect_timeout = "3s";
     server.mesh.replace(shop.world());
     wait::until("a change from the other server", async || match stat(&envoy, "cluster_modified").await? {

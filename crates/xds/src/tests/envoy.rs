@@ -1,5 +1,5 @@
-//! Random histories against a client that behaves as Envoy does where it matters for traffic: it warms
-//! clusters, holds back its word on clusters meanwhile, and asks for what its clusters and listeners refer to.
+//! Random histories against a client that behaves as Envoy does where it matters for traffic: it warms clusters,
+//! delays its answer to clusters meanwhile, and requests what its clusters and listeners refer to.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_oneof, proptest};
 
-use super::{Stream, Told, World, resource};
+use super::{DecodedResponse, Stream, World, resource};
 use crate::payload::Protocol;
 
 const CLUSTERS: usize = 5;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Cluster i has this content, or is not there. A route may point at it from the same world on.
+    /// Cluster i has this content, or does not exist. A route may point at it from the same world on.
     Cluster(usize, Option<u8>),
     Endpoints(usize, u8),
-    /// The route points at the n-th of the clusters there are.
+    /// The route points at the n-th existing cluster.
     Route(usize),
     ServerReads,
     ServerSends,
@@ -38,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The world's plan: clusters with content and endpoints, and the one the route points at.
+/// The world: clusters with content and endpoints, and the cluster that the route points at.
 #[derive(Clone)]
 struct Mesh {
     clusters: BTreeMap<usize, u8>,
@@ -68,18 +68,18 @@ enum Request {
     Delta(DeltaDiscoveryRequest),
 }
 
-/// Envoy, as far as this test goes.
+/// Envoy's state, as far as this test needs it.
 #[derive(Default)]
 struct Envoy {
     held: BTreeMap<TypeUrl, BTreeMap<String, String>>,
     nonces: BTreeMap<TypeUrl, String>,
     warming: BTreeSet<String>,
-    /// Clusters that were warm once and can take requests, also while a newer version is warming.
+    /// Clusters that have been warm and accept requests, also while a newer version is warming.
     active: BTreeSet<String>,
-    /// What it has to say about clusters once none is warming.
+    /// Answers for clusters, sent once no cluster is warming.
     withheld: Vec<Request>,
     subscribed: BTreeSet<String>,
-    /// Clusters were warm once; only then listeners are asked for.
+    /// Clusters have been warm; listeners are requested only then.
     initialised: bool,
     wants_route: bool,
     unsure: bool,
@@ -91,7 +91,7 @@ struct Play {
     stream: Stream,
     envoy: Envoy,
     to_server: VecDeque<Request>,
-    to_client: VecDeque<Told>,
+    to_client: VecDeque<DecodedResponse>,
 }
 
 impl Play {
@@ -104,7 +104,7 @@ impl Play {
         play
     }
 
-    /// A new stream. Envoy asks in the order of its subscriptions and says nothing of clusters while it warms some.
+    /// A new stream. Envoy requests types in the order of its subscriptions, and clusters only when none is warming.
     fn connect(&mut self) {
         self.stream = fresh(self.protocol, &self.mesh);
         (self.to_server, self.to_client) = ([].into(), [].into());
@@ -121,7 +121,7 @@ impl Play {
             let listeners = self.request(TypeUrl::LISTENER, &[], &[], true);
             self.say(listeners);
         }
-        // Without a word from the client, a new SotW stream cannot know which clusters its routes use.
+        // Before the client's first request, a new SotW stream cannot know which clusters its routes use.
         self.envoy.unsure = self.protocol == Protocol::Sotw;
         if self.envoy.wants_route {
             let routes = self.request(TypeUrl::ROUTE, &["r".to_owned()], &[], true);
@@ -205,37 +205,37 @@ impl Play {
 
     fn server_sends(&mut self) -> bool {
         let response = self.stream.session.next(self.stream.now);
-        let told = response.map(|response| Told::read(&response, self.protocol));
-        let sent = told.is_some();
-        self.to_client.extend(told);
+        let decoded = response.map(|response| DecodedResponse::read(&response, self.protocol));
+        let sent = decoded.is_some();
+        self.to_client.extend(decoded);
         sent
     }
 
     fn client_reads(&mut self) -> bool {
-        let Some(told) = self.to_client.pop_front() else { return false };
-        self.envoy.nonces.insert(told.kind.clone(), told.nonce.clone());
-        let before = self.envoy.held.get(&told.kind).cloned().unwrap_or_default();
+        let Some(decoded) = self.to_client.pop_front() else { return false };
+        self.envoy.nonces.insert(decoded.kind.clone(), decoded.nonce.clone());
+        let before = self.envoy.held.get(&decoded.kind).cloned().unwrap_or_default();
         let mut held = before.clone();
-        if self.protocol == Protocol::Sotw && [TypeUrl::CLUSTER, TypeUrl::LISTENER].contains(&told.kind) {
+        if self.protocol == Protocol::Sotw && [TypeUrl::CLUSTER, TypeUrl::LISTENER].contains(&decoded.kind) {
             held.clear();
         }
-        held.extend(told.resources.iter().cloned());
-        told.removed.iter().for_each(|name| drop(held.remove(name)));
-        self.envoy.held.insert(told.kind.clone(), held.clone());
-        if told.kind == TypeUrl::CLUSTER {
+        held.extend(decoded.resources.iter().cloned());
+        decoded.removed.iter().for_each(|name| drop(held.remove(name)));
+        self.envoy.held.insert(decoded.kind.clone(), held.clone());
+        if decoded.kind == TypeUrl::CLUSTER {
             self.clusters_changed(&before, &held);
-        } else if told.kind == TypeUrl::ENDPOINT {
-            let told_of = told.resources.iter().map(|(name, _)| name).chain(&told.removed);
-            self.envoy.warming = &self.envoy.warming - &told_of.cloned().collect();
+        } else if decoded.kind == TypeUrl::ENDPOINT {
+            let updated = decoded.resources.iter().map(|(name, _)| name).chain(&decoded.removed);
+            self.envoy.warming = &self.envoy.warming - &updated.cloned().collect();
             let clusters = self.envoy.held[&TypeUrl::CLUSTER].keys();
             let warm = clusters.filter(|name| !self.envoy.warming.contains(*name));
             self.envoy.active.extend(warm.cloned());
-        } else if told.kind == TypeUrl::LISTENER && !self.envoy.wants_route {
+        } else if decoded.kind == TypeUrl::LISTENER && !self.envoy.wants_route {
             self.envoy.wants_route = true;
             let routes = self.request(TypeUrl::ROUTE, &["r".to_owned()], &[], true);
             self.say(routes);
         }
-        self.answer(&told);
+        self.answer(&decoded);
         if self.envoy.warming.is_empty() {
             self.to_server.extend(self.envoy.withheld.drain(..));
             if !std::mem::replace(&mut self.envoy.initialised, true) {
@@ -243,12 +243,12 @@ impl Play {
                 self.say(listeners);
             }
         }
-        self.envoy.unsure &= told.kind != TypeUrl::ROUTE;
+        self.envoy.unsure &= decoded.kind != TypeUrl::ROUTE;
         self.check_route();
         true
     }
 
-    /// New and changed clusters warm; endpoints are asked for when a cluster comes, and left when it goes.
+    /// New and changed clusters warm; the subscription to endpoints follows the clusters.
     fn clusters_changed(&mut self, before: &BTreeMap<String, String>, held: &BTreeMap<String, String>) {
         let changed = held.iter().filter(|(name, content)| before.get(*name) != Some(content));
         self.envoy.warming.extend(changed.map(|(name, _)| name.clone()));
@@ -268,17 +268,17 @@ impl Play {
         }
     }
 
-    fn answer(&mut self, told: &Told) {
-        let request = match self.request(told.kind.clone(), &[], &[], false) {
+    fn answer(&mut self, decoded: &DecodedResponse) {
+        let request = match self.request(decoded.kind.clone(), &[], &[], false) {
             Request::Delta(request) => {
-                Request::Delta(DeltaDiscoveryRequest { response_nonce: told.nonce.clone(), ..request })
+                Request::Delta(DeltaDiscoveryRequest { response_nonce: decoded.nonce.clone(), ..request })
             }
             sotw => sotw,
         };
         self.say(request);
     }
 
-    /// At no time does a route point at a cluster that is not there, or not warm yet.
+    /// No route ever points at a cluster that does not exist or is not warm.
     fn check_route(&self) {
         if self.envoy.unsure {
             return;
@@ -315,7 +315,7 @@ fn fresh(protocol: Protocol, mesh: &Mesh) -> Stream {
     stream
 }
 
-/// Load assignments exist for every name, as the control plane is advised to have it.
+/// Load assignments exist for every name, as recommended for control planes.
 fn adopt(stream: &mut Stream, mesh: &Mesh) {
     stream.adopt_with(mesh.world(), |kind, name| *kind == TypeUrl::ENDPOINT && name.starts_with('c'));
 }

@@ -1,5 +1,5 @@
-//! Random histories of both protocols against a simple client that keeps the protocol's rules.
-//! Requests and responses lie in queues, so every order of sending and reading comes up.
+//! Random histories of both protocols against a simple client that follows the protocol's rules.
+//! Requests and responses are queued, so every order of sending and reading occurs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,27 +7,27 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use super::{Stream, Told, World};
+use super::{DecodedResponse, Stream, World};
 use crate::payload::Protocol;
 
 const KINDS: [TypeUrl; 5] =
     [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE, TypeUrl::NAME_TABLE];
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Types that a response lists whole, and of which no names means everything.
+/// Types whose responses list all resources, and for which no names means all resources.
 fn is_whole(kind: &TypeUrl) -> bool {
     ![TypeUrl::ENDPOINT, TypeUrl::ROUTE].contains(kind)
 }
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A resource gets this content or, without one, ceases to be.
+    /// A resource gets this content, or is removed.
     World(usize, usize, Option<u8>),
-    /// The client wants exactly these names, or everything.
+    /// The client subscribes to exactly these names, or to everything.
     Want(usize, BTreeSet<usize>, bool),
-    /// The client asks anew as if for the first time (SotW: empty nonce; delta: the names once more).
+    /// The client repeats its first request (SotW: empty nonce; delta: the same names).
     Again(usize),
-    /// The client says something with a nonce that was never sent.
+    /// The client sends a nonce that the server never sent.
     Bogus(usize),
     ServerReads,
     ServerSends,
@@ -56,12 +56,12 @@ enum Request {
     Delta(DeltaDiscoveryRequest),
 }
 
-/// What the client knows of one type.
+/// The client's state of one type.
 #[derive(Default)]
 struct Wish {
     names: BTreeSet<String>,
     wildcard: bool,
-    /// SotW: names were given once, so that none means nothing from then on.
+    /// SotW: names were listed once, so an empty list now means no resources.
     named: bool,
     nonce: String,
     held: BTreeMap<String, String>,
@@ -77,7 +77,7 @@ impl Wish {
 struct Last {
     text: String,
     rejected: bool,
-    /// Something happened since that may ask for the same once more.
+    /// Something happened since that may cause the same response again.
     disturbed: bool,
 }
 
@@ -86,10 +86,10 @@ struct Play {
     stream: Stream,
     world: World,
     wishes: BTreeMap<TypeUrl, Wish>,
-    /// Every name the client ever asked for; `*` for all.
+    /// Every name the client ever subscribed to; `*` for all.
     asked: BTreeMap<TypeUrl, BTreeSet<String>>,
     to_server: VecDeque<Request>,
-    to_client: VecDeque<Told>,
+    to_client: VecDeque<DecodedResponse>,
     unanswered: BTreeMap<TypeUrl, String>,
     last: BTreeMap<TypeUrl, Last>,
     /// SotW: the names of the last request that the server read.
@@ -236,7 +236,7 @@ impl Play {
         true
     }
 
-    /// SotW requests repeat all names; a plain answer is one that repeats those of the request before.
+    /// SotW requests repeat all names; a plain acknowledgement repeats those of the previous request.
     fn says_more(&mut self, request: &DiscoveryRequest) -> bool {
         let names = request.resource_names.clone();
         let before = self.read.insert(request.type_url.clone(), names.clone());
@@ -249,41 +249,41 @@ impl Play {
 
     fn server_sends(&mut self) -> bool {
         let Some(response) = self.stream.session.next(self.stream.now) else { return false };
-        let told = Told::read(&response, self.protocol);
-        let asked = self.asked.get(&told.kind).unwrap_or_else(|| panic!("nobody asked for {told}"));
-        let names = told.resources.iter().map(|(name, _)| name).chain(&told.removed);
+        let decoded = DecodedResponse::read(&response, self.protocol);
+        let asked = self.asked.get(&decoded.kind).unwrap_or_else(|| panic!("no subscription to the type of {decoded}"));
+        let names = decoded.resources.iter().map(|(name, _)| name).chain(&decoded.removed);
         for name in names {
-            assert!(asked.contains("*") || asked.contains(name), "nobody asked for {name} of {told}");
+            assert!(asked.contains("*") || asked.contains(name), "no subscription to {name} of {decoded}");
         }
-        let earlier = self.unanswered.insert(told.kind.clone(), told.nonce.clone());
-        assert_eq!(earlier, None, "sent before the answer to the response before: {told}");
-        let last = Last { text: told.to_string(), rejected: false, disturbed: false };
-        if let Some(before) = self.last.insert(told.kind.clone(), last) {
-            let again = before.rejected && !before.disturbed && before.text == told.to_string();
-            assert!(!again, "rejected, and sent again: {told}");
+        let earlier = self.unanswered.insert(decoded.kind.clone(), decoded.nonce.clone());
+        assert_eq!(earlier, None, "sent before the answer to the response before: {decoded}");
+        let last = Last { text: decoded.to_string(), rejected: false, disturbed: false };
+        if let Some(before) = self.last.insert(decoded.kind.clone(), last) {
+            let again = before.rejected && !before.disturbed && before.text == decoded.to_string();
+            assert!(!again, "rejected, and sent again: {decoded}");
         }
-        if told.kind == TypeUrl::CLUSTER {
+        if decoded.kind == TypeUrl::CLUSTER {
             self.disturb(&TypeUrl::ENDPOINT);
         }
-        self.to_client.push_back(told);
+        self.to_client.push_back(decoded);
         true
     }
 
     fn client_reads(&mut self, accept: bool) -> bool {
-        let Some(told) = self.to_client.pop_front() else { return false };
-        let wish = self.wishes.get_mut(&told.kind).unwrap();
-        wish.nonce.clone_from(&told.nonce);
+        let Some(decoded) = self.to_client.pop_front() else { return false };
+        let wish = self.wishes.get_mut(&decoded.kind).unwrap();
+        wish.nonce.clone_from(&decoded.nonce);
         if accept {
-            apply(self.protocol, wish, &told);
+            apply(self.protocol, wish, &decoded);
         }
         let error_detail = (!accept).then(|| api::wire::google::rpc::Status { code: 3, ..Default::default() });
-        let (type_url, response_nonce) = (told.kind.to_string(), told.nonce);
+        let (type_url, response_nonce) = (decoded.kind.to_string(), decoded.nonce);
         self.to_server.push_back(match self.protocol {
             Protocol::Sotw => {
                 let implied = wish.wildcard && !wish.named;
                 let star = (wish.wildcard && !implied).then(|| "*".to_owned());
                 let resource_names = wish.names.iter().cloned().chain(star).collect();
-                let version_info = if accept { told.version } else { String::new() };
+                let version_info = if accept { decoded.version } else { String::new() };
                 Request::Sotw(DiscoveryRequest {
                     type_url,
                     resource_names,
@@ -300,7 +300,7 @@ impl Play {
         true
     }
 
-    /// Everything is read, sent and accepted until nobody has anything more to say.
+    /// Reads, sends and accepts until both sides have nothing to send.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             if !(self.server_reads() | self.server_sends() | self.client_reads(true)) {
@@ -310,12 +310,12 @@ impl Play {
         panic!("the conversation does not end");
     }
 
-    /// The client holds exactly what exists of what it wants.
+    /// The client holds exactly the existing resources that it subscribes to.
     fn check(&self) {
         for (kind, wish) in &self.wishes {
             let world = self.world.0[kind].iter().filter(|(name, _)| wish.covers(name));
             let expected: BTreeMap<_, _> = world.collect();
-            // SotW has no form for the removal of a route or a load assignment: what refers to it goes instead.
+            // SotW cannot express the removal of a route or a load assignment.
             let removable = self.protocol == Protocol::Delta || is_whole(kind);
             let held = wish.held.iter().filter(|(name, _)| removable || expected.contains_key(name));
             assert_eq!(held.collect::<BTreeMap<_, _>>(), expected, "{kind:?}");
@@ -323,16 +323,16 @@ impl Play {
     }
 }
 
-fn apply(protocol: Protocol, wish: &mut Wish, told: &Told) {
-    if protocol == Protocol::Sotw && is_whole(&told.kind) {
+fn apply(protocol: Protocol, wish: &mut Wish, decoded: &DecodedResponse) {
+    if protocol == Protocol::Sotw && is_whole(&decoded.kind) {
         wish.held.clear();
     }
-    for (name, content) in &told.resources {
+    for (name, content) in &decoded.resources {
         if wish.covers(name) {
             wish.held.insert(name.clone(), content.clone());
         }
     }
-    told.removed.iter().for_each(|name| drop(wish.held.remove(name)));
+    decoded.removed.iter().for_each(|name| drop(wish.held.remove(name)));
 }
 
 fn play(protocol: Protocol, history: Vec<Op>) {
@@ -343,7 +343,7 @@ fn play(protocol: Protocol, history: Vec<Op>) {
     if !rejections {
         play.check();
     }
-    // What was rejected is history once everything has changed.
+    // Everything has changed, so earlier rejections no longer matter.
     for (kind, name) in KINDS.iter().flat_map(|kind| NAMES.map(|name| (kind, name))) {
         play.change(kind, name, Some(format!("last-{name}")));
     }

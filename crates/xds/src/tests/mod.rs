@@ -26,7 +26,7 @@ use crate::response::Response;
 use crate::session::{Session, Terms};
 use crate::set::ResourceSet;
 
-/// What exists: for each type the names and contents.
+/// All resources: for each type the names and contents.
 #[derive(Clone, Debug, Default)]
 struct World(BTreeMap<TypeUrl, BTreeMap<String, String>>);
 
@@ -65,7 +65,7 @@ fn kind(short: &str) -> TypeUrl {
     }
 }
 
-/// The body of a test resource says its name, since SotW responses do not.
+/// The body of a test resource contains its name, because SotW responses do not.
 fn resource(name: &str, content: &str) -> Resource {
     Resource::encoded(name, format!("{name}={content}").into())
 }
@@ -74,7 +74,7 @@ fn resource(name: &str, content: &str) -> Resource {
 struct Fake {
     sets: BTreeMap<TypeUrl, Arc<ResourceSet>>,
     events: Vec<String>,
-    /// What `sets` become when a response is refused.
+    /// Replaces `sets` when a response is rejected.
     instead: Option<BTreeMap<TypeUrl, Arc<ResourceSet>>>,
 }
 
@@ -173,7 +173,7 @@ impl Stream {
         world.0.into_iter().map(set).collect()
     }
 
-    /// The world is this from now on.
+    /// Makes this the current world and returns the responses.
     fn world(&mut self, world: &str) -> Vec<String> {
         self.adopt(World::of(world));
         self.session.world_moved();
@@ -190,18 +190,18 @@ impl Stream {
     }
 
     fn text(&mut self, response: &Response) -> String {
-        let told = Told::read(response, self.session.terms.protocol);
-        self.nonces.insert(told.kind.clone(), told.nonce.clone());
-        told.to_string()
+        let decoded = DecodedResponse::read(response, self.session.terms.protocol);
+        self.nonces.insert(decoded.kind.clone(), decoded.nonce.clone());
+        decoded.to_string()
     }
 
-    /// SotW: wants these names, with the last nonce.
+    /// SotW: subscribes to these names, with the last nonce.
     fn want(&mut self, short: &str, names: &[&str]) -> Vec<String> {
         self.names.insert(kind(short), owned(names));
         self.ack(short)
     }
 
-    /// Answers the last response of a type with a yes.
+    /// Acknowledges the last response of a type.
     fn ack(&mut self, short: &str) -> Vec<String> {
         let nonce = self.nonces.get(&kind(short)).cloned().unwrap_or_default();
         self.request(short, &nonce, None)
@@ -212,7 +212,7 @@ impl Stream {
         self.request(short, &nonce, Some("bad"))
     }
 
-    /// Acknowledges until the server has nothing more to say; all that it said meanwhile.
+    /// Acknowledges until the server has nothing to send; returns all responses.
     fn settle(&mut self) -> Vec<String> {
         let mut said = self.responses();
         let mut at = 0;
@@ -248,7 +248,7 @@ impl Stream {
         self.responses()
     }
 
-    /// Delta: `"a b -c a@version"` subscribes to a and b, unsubscribes from c and says that a is held.
+    /// Delta: `"a b -c a@version"` subscribes to a and b, unsubscribes from c and reports a version of a as held.
     fn change(&mut self, short: &str, words: &str) -> Vec<String> {
         let mut request = DeltaDiscoveryRequest { type_url: kind(short).to_string(), ..Default::default() };
         for word in words.split_whitespace() {
@@ -270,9 +270,9 @@ impl Stream {
     }
 }
 
-/// A response as its client reads it.
+/// A response as its client decodes it.
 #[derive(Clone, Debug)]
-struct Told {
+struct DecodedResponse {
     kind: TypeUrl,
     nonce: String,
     version: String,
@@ -280,7 +280,7 @@ struct Told {
     removed: Vec<String>,
 }
 
-impl Told {
+impl DecodedResponse {
     fn read(response: &Response, protocol: Protocol) -> Self {
         let bytes = response.chunks.concat();
         assert_eq!(bytes[0], 0);
@@ -315,7 +315,7 @@ impl Told {
     }
 }
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for DecodedResponse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.kind.short())?;
         self.resources.iter().try_for_each(|(name, content)| write!(f, " {name}={content}"))?;

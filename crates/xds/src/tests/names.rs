@@ -1,4 +1,4 @@
-//! What names cost: those that exist nothing, others a charge, and beyond the limits the stream.
+//! Charges for names: existing names are free, others are charged, and beyond the limits the stream ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! Order between types: clusters first, removals last, endpoints for every cluster that is warmed anew.
+//! Order between types: clusters first, removals last, endpoints for every cluster that Envoy warms again.
 
 use super::{NOTHING, Stream};
 use crate::limits::Limits;
 use crate::payload::Protocol;
 
-/// A stream whose client follows all four types of an Envoy and has settled on this world.
+/// A stream whose client watches the four types of an Envoy and has accepted this world.
 fn envoy(protocol: Protocol, world: &str) -> Stream {
     let mut stream = Stream::new(protocol, world);
     match protocol {

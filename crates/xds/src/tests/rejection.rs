@@ -1,4 +1,4 @@
-//! What follows when a client refuses a response and the control plane takes the reason out.
+//! After a rejected response, if the control plane takes out the cause.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::payload::Protocol;
 use crate::set::ResourceSet;
 
 impl Stream {
-    /// The client refuses; the world is this for it from then on.
+    /// The client rejects; from then on `instead` is its world.
     fn refused(&mut self, short: &str, instead: &str) -> Vec<String> {
         self.session.client.instead = Some(Stream::sets(World::of(instead), |_, name| name.starts_with('~')));
         self.events();
@@ -75,7 +75,7 @@ fn other_types_follow_what_was_taken_out() {
     }
     stream.world("CDS x=1 y=1; LDS a=2");
     assert_eq!(stream.ack("CDS"), ["LDS a=2"]);
-    // The cluster goes once the listener that may have used it is answered.
+    // The cluster is removed once the listener that may have used it is answered.
     assert_eq!(stream.refused("LDS", "CDS x=1; LDS a=1"), ["LDS a=1"]);
     assert_eq!(stream.ack("LDS"), ["CDS -y"]);
 }

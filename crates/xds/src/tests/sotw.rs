@@ -61,7 +61,7 @@ fn wildcard_left_out_for_a_moment_is_sent_again() {
     stream.ack("EDS");
     let before = stream.nonces[&TypeUrl::ENDPOINT].clone();
     assert_eq!(stream.world("EDS a=1 c=1"), ["EDS a=1"]);
-    // Sent before the client read that response: it wanted nothing, dropped what it held, and wants everything again.
+    // Sent before the client read that response: it unsubscribed, dropped everything, and subscribes to all again.
     for names in [&[][..], &["*"]] {
         stream.names.insert(TypeUrl::ENDPOINT, owned(names));
         assert_eq!(stream.request("EDS", &before, None), NOTHING);
@@ -169,14 +169,14 @@ fn fallback_answers_for_unlisted_names_and_is_not_repeated() {
 }
 
 #[test]
-fn unlisted_name_is_told_when_it_comes_and_when_it_comes_back() {
+fn unlisted_name_is_sent_when_it_comes_and_when_it_comes_back() {
     let mut stream = stream("SDS");
     let move_to = |stream: &mut Stream, answers: fn(&TypeUrl, &str) -> bool| {
         stream.adopt_with(World::of("SDS"), answers);
         stream.session.world_moved();
-        let told = stream.responses();
+        let decoded = stream.responses();
         stream.ack("SDS");
-        told
+        decoded
     };
     assert_eq!(stream.want("SDS", &["key"]), NOTHING);
     assert_eq!(move_to(&mut stream, |_, _| false), NOTHING);

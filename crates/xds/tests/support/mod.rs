@@ -1,5 +1,5 @@
 //! A control plane of a few lines, served on a free loopback port.
-#![allow(clippy::unwrap_used)] // a fixture that cannot be built is a failed test
+#![allow(clippy::unwrap_used)] // a fixture that cannot be built fails the test
 #![allow(dead_code)] // each test file uses its part of it
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 pub(crate) type World = Vec<(TypeUrl, Vec<Resource>)>;
 type Sets = BTreeMap<TypeUrl, Arc<ResourceSet>>;
 
-/// A control plane that shows everyone the same.
+/// A control plane that serves the same resources to every client.
 pub(crate) struct Mesh {
     world: watch::Sender<Arc<Sets>>,
     connected: watch::Sender<usize>,
@@ -32,7 +32,7 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    /// A mesh of resources that are `name=content`.
+    /// Resources with the content `name=content`.
     pub(crate) fn new(world: &[(TypeUrl, &[&str])]) -> Self {
         Self::of(texts(world))
     }
@@ -41,7 +41,7 @@ impl Mesh {
         Self { world: watch::Sender::new(sets(world)), connected: watch::Sender::new(0), sent: Arc::default() }
     }
 
-    /// Replaces the world by resources that are `name=content`.
+    /// Replaces all resources by ones with the content `name=content`.
     pub(crate) fn publish(&self, world: &[(TypeUrl, &[&str])]) {
         self.replace(texts(world));
     }
@@ -50,7 +50,7 @@ impl Mesh {
         self.world.send_replace(sets(world));
     }
 
-    /// How many resources and removals were sent of each type since the last call.
+    /// Resources and removals sent since the last call, by type.
     pub(crate) fn sent(&self) -> BTreeMap<TypeUrl, usize> {
         std::mem::take(&mut self.sent.lock().unwrap())
     }
@@ -148,7 +148,7 @@ impl Server {
         Self { mesh, stop, address, running }
     }
 
-    /// Ends this server and starts another on the same port, with nothing but the mesh in common.
+    /// Stops this server and starts another on the same port, which shares nothing but the mesh.
     pub(crate) async fn restart(self) -> Self {
         self.stop.cancel();
         self.running.await.unwrap().unwrap();
@@ -163,7 +163,7 @@ impl Server {
         Endpoint::from_shared(format!("http://{}", self.address)).unwrap().connect().await.unwrap()
     }
 
-    /// Calls a method with one message of these bytes; the bytes of the first answer and the status.
+    /// Calls a method with one message of these bytes; returns the bytes of the first response and the status.
     pub(crate) async fn call(&self, path: &str, message: &[u8]) -> (Vec<u8>, Code) {
         let mut channel = self.channel().await;
         let mut frame = vec![0];
