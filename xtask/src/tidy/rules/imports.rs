@@ -13,9 +13,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xds", &["api"]),
     ("sources", &["api", "model", "xds"]),
     ("cli", &["model"]),
-    ("discovery", &["api", "cli", "model", "scope", "translate", "xds", "sources"]),
-    ("agent", &["api", "cli", "model", "xds"]),
-    ("pilotctl", &["model"]),
+    ("trust", &[]),
+    ("discovery", &["api", "cli", "model", "scope", "translate", "trust", "xds", "sources"]),
+    ("agent", &["api", "cli", "model", "trust", "xds"]),
+    ("pilotctl", &["model", "trust"]),
     ("testkit", &["api", "xds"]),
     ("xtask", &[]),
 ];
