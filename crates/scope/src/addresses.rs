@@ -1,5 +1,5 @@
-//! The virtual addresses of a service as one client dials them: those of the client's cluster, of its
-//! address families, or those that the mesh allocated for names without an address.
+//! The virtual addresses under which one client calls a service: those in the client's cluster and of its address
+//! families, or those allocated by the mesh for services without an address.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use model::settings::Knobs;
 
 use crate::client::ReadProxy;
 
-/// The first address a client dials; `UNSPECIFIED` where the service has none.
+/// The first address for this client; `UNSPECIFIED` if the service has none.
 pub fn address<'a>(service: &'a Service, proxy: &ReadProxy, knobs: &Knobs) -> &'a Str {
     if let Some(own) = of_cluster(service, proxy).iter().find(|a| speaks(proxy, a)) {
         return own;
@@ -24,7 +24,7 @@ pub fn address<'a>(service: &'a Service, proxy: &ReadProxy, knobs: &Knobs) -> &'
     &service.address
 }
 
-/// Every address a client may dial.
+/// Every address for this client.
 pub fn addresses<'a>(service: &'a Service, proxy: &ReadProxy, knobs: &Knobs) -> Vec<&'a Str> {
     let mut found: Vec<&Str> = of_cluster(service, proxy).iter().collect();
     if found.is_empty() && uses_allocated(proxy, knobs) {
@@ -34,14 +34,14 @@ pub fn addresses<'a>(service: &'a Service, proxy: &ReadProxy, knobs: &Knobs) -> 
     if !found.is_empty() {
         return found;
     }
-    // An address of another cluster may be of a family that this client cannot dial; one that a
-    // ServiceEntry names is matched whatever its family.
+    // An address of another cluster may be of a family that this client does not have. Addresses written in a
+    // ServiceEntry are used whatever their family.
     let usable = service.cluster_addresses.is_empty() || speaks(proxy, &service.address);
     Some(&service.address).filter(|a| usable && !a.is_empty()).into_iter().collect()
 }
 
-/// Leaves what the client dials: addresses of its families, and where it has both while dual stack is off, those of
-/// the first one's family alone.
+/// Keeps addresses of the client's families. If it has both and dual stack is off, only those of the family
+/// of the first address in the list.
 pub fn keep_dialled(addresses: &mut Vec<&Str>, proxy: &ReadProxy, knobs: &Knobs) {
     if knobs.dual_stack && proxy.is_dual_stack() {
         return;
@@ -63,7 +63,7 @@ fn uses_allocated(proxy: &ReadProxy, knobs: &Knobs) -> bool {
     allocated && (proxy.flag("DNS_CAPTURE") || proxy.kind == ProxyKind::Waypoint)
 }
 
-/// Whether the client has an address of the same family. Blocks are judged by their first address.
+/// Whether the client has an address of the same family. A CIDR block counts by its first address.
 fn speaks(proxy: &ReadProxy, address: &str) -> bool {
     match ip(address) {
         Some(IpAddr::V4(_)) => proxy.has_ipv4(),

@@ -1,4 +1,4 @@
-//! The proxy as scope and translation read it: field by field, with a record of what was read.
+//! The proxy as scope and translation read it: field by field, recording each read.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -90,12 +90,12 @@ impl ReadProxy {
         self.has_ipv4() && self.has_ipv6()
     }
 
-    /// The proxy itself, whose reads are not recorded: never for output.
+    /// The proxy itself, without recording reads: never use it for output.
     pub fn unrecorded(&self) -> &Arc<Proxy> {
         &self.proxy
     }
 
-    /// Adds the values of all inputs in a set that are the proxy's own. True for inputs that are.
+    /// Hashes the value of an input that belongs to the proxy. Returns false for any other input.
     pub(crate) fn hash_input(&self, input: Input, state: &mut impl Hasher) -> bool {
         let proxy = &*self.proxy;
         match input {
@@ -119,7 +119,7 @@ impl ReadProxy {
         true
     }
 
-    /// Adds the values of single metadata keys and labels, and the results of selectors.
+    /// Hashes the values of single metadata keys and labels, and the results of selectors.
     pub(crate) fn hash_keys(&self, set: &ReadSet, state: &mut impl Hasher) {
         set.metadata.iter().for_each(|key| self.proxy.meta(key).hash(state));
         set.labels.iter().for_each(|key| self.proxy.labels.get(key).hash(state));
@@ -127,7 +127,7 @@ impl ReadProxy {
     }
 }
 
-/// Labels of a proxy, read one by one, by a selector, or all.
+/// Labels of a proxy, read one by one, by a selector, or all together.
 #[derive(Clone, Debug)]
 pub struct TrackedLabels {
     labels: Labels,
@@ -135,7 +135,7 @@ pub struct TrackedLabels {
 }
 
 impl TrackedLabels {
-    /// Labels whose reads no one looks at, for tests.
+    /// Labels without a recorder, for tests.
     pub fn unrecorded(labels: Labels) -> TrackedLabels {
         TrackedLabels { labels, reads: Arc::default() }
     }
@@ -145,7 +145,7 @@ impl TrackedLabels {
         self.labels.get(key)
     }
 
-    /// Whether a selector selects this proxy. An empty one selects everything.
+    /// Whether a selector matches this proxy. An empty selector matches everything.
     pub fn is_selected_by(&self, selector: &Selector) -> bool {
         if !selector.is_empty() {
             self.reads.note_selector(selector);
@@ -154,7 +154,7 @@ impl TrackedLabels {
     }
 }
 
-/// Labels that can be read one by one or selected.
+/// Labels that can be read one by one or matched by a selector.
 pub(crate) trait Selectable {
     fn get(&self, key: &str) -> Option<&Str>;
     fn is_selected_by(&self, selector: &Selector) -> bool;
@@ -180,7 +180,7 @@ impl Selectable for Labels {
     }
 }
 
-/// All labels, which is recorded so.
+/// All labels; the read is recorded as such.
 impl Deref for TrackedLabels {
     type Target = Labels;
 

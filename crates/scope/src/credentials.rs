@@ -1,5 +1,5 @@
-//! Secrets by the names under which Envoy asks for them, and which of them a client may have. Upstream's rules, but
-//! for one: where it asks the API server whether an account may list Secrets, we send keys to gateways only.
+//! Secrets by the names under which Envoy asks for them, and which of them a client may have. The rules are upstream's
+//! with one difference: upstream checks that an account may list Secrets; we send keys only to gateways.
 
 use std::collections::BTreeSet;
 
@@ -17,15 +17,15 @@ use crate::client::ReadProxy;
 
 const ACCOUNT: &str = "internal.istio.io/service-account-name";
 
-/// What a client gets for the name of a secret.
+/// The secret that a client gets for a resource name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Secret {
     KeyPair(KeyPair),
     Ca(CaCertificates),
 }
 
-/// The secret of this resource name, if there is one and the client may have it. `named` are those that its gateways
-/// may use.
+/// The secret of this resource name, if it exists and the client may have it. `named` are the names that its
+/// gateways may use.
 pub(crate) fn granted(
     credentials: &Credentials,
     proxy: &ReadProxy,
@@ -38,7 +38,7 @@ pub(crate) fn granted(
     let is_near = namespace == own;
     let is_granted = match reference.scheme {
         CredentialScheme::GatewaySecret => named.is_some_and(|named| named.contains(resource)),
-        // Certificates of authorities are no secret, and belong to the server that the client calls.
+        // CA certificates are public; they belong to the server that the client calls.
         CredentialScheme::ConfigMap => true,
         CredentialScheme::Secret => is_near && (reference.is_ca() || proxy.kind == ProxyKind::Router),
     };
@@ -55,22 +55,22 @@ fn found(credentials: &Credentials, reference: &CredentialRef<'_>, namespace: &s
         return get(CredentialKind::ConfigMap, bare)?.ca.clone().map(Secret::Ca);
     }
     if reference.is_ca() {
-        // An authority may have a Secret of its own, or lie beside the certificate.
+        // A CA certificate has a separate Secret, or is in the same Secret as the certificate.
         let credential = get(CredentialKind::Secret, reference.name).or_else(|| get(CredentialKind::Secret, bare))?;
         return credential.ca.clone().map(Secret::Ca);
     }
     get(CredentialKind::Secret, reference.name)?.key_pair.clone().map(Secret::KeyPair)
 }
 
-/// Resource names of secrets that a gateway names and this client, which it selects, may have for its sake. `owner` is
-/// the namespace whose clients the gateway is for.
+/// Resource names of secrets that a gateway refers to and that this client, which it selects, may therefore have.
+/// `owner` is the namespace whose clients the gateway is for.
 pub(crate) fn named_by(world: &Snapshot, proxy: &Proxy, gateway: &Config<Gateway>, owner: &str) -> BTreeSet<Str> {
     let account = gateway.meta.annotations.get(ACCOUNT).filter(|account| !account.is_empty());
     let is_its = account.is_none_or(|account| proxy.meta("SERVICE_ACCOUNT") == Some(&**account));
     if proxy.namespace != owner || !is_its {
         return BTreeSet::new();
     }
-    // Lowering leaves out what no grant allows.
+    // The conversion of Gateway API objects drops references without a grant.
     let is_checked = is_converted(world, gateway);
     let is_free = |resource: &str| {
         let near = |r: CredentialRef<'_>| {
@@ -89,7 +89,7 @@ fn is_converted(world: &Snapshot, gateway: &Config<Gateway>) -> bool {
     world.objects.get(&key).is_none() && world.converted.objects.get(&key).is_some()
 }
 
-/// Resource names that TLS settings of a server lead to.
+/// Resource names for the TLS settings of a server.
 fn resources(settings: &ServerTlsSettings) -> Vec<String> {
     let one = std::slice::from_ref(&settings.credential_name);
     let names = if settings.credential_names.is_empty() { one } else { &settings.credential_names[..] };

@@ -1,4 +1,4 @@
-//! Which services and routes a client imports, by egress listener. Without a Sidecar resource there is
+//! The services and routes that a client imports, by egress listener. Without a Sidecar resource there is
 //! one catch-all listener that imports everything exported to the client's namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,21 +20,21 @@ use crate::imports::{Imports, Matching};
 use crate::sections::{Importer, Sections};
 use crate::visibility::{self, Exported};
 
-/// One egress listener and what it imports.
+/// One egress listener and its imports.
 #[derive(Clone, Debug)]
 pub struct EgressListener {
-    /// The Sidecar's listener; `None` for the catch-all of a client without one.
+    /// The Sidecar's listener; `None` for the catch-all of a client without a Sidecar.
     pub spec: Option<Hashed<IstioEgressListener>>,
     /// Imported services, oldest first, one namespace per host name.
     pub services: Vec<Arc<Service>>,
     /// Imported routes for in-mesh traffic, in order of precedence.
     pub virtual_services: Vec<Arc<VirtualServiceRule>>,
-    /// For each service host that some route covers: the route (namespace, name) with the most specific host.
+    /// For each service host that a route matches: the route (namespace, name) with the most specific host.
     pub most_specific_routes: BTreeMap<Hostname, (Namespace, Str)>,
 }
 
 impl EgressListener {
-    /// The port of a listener of its own; `None` for a catch-all.
+    /// The port of a listener that has one; `None` for a catch-all.
     pub fn port(&self) -> Option<u32> {
         self.spec.as_ref()?.port.as_ref().map(|p| p.number)
     }
@@ -47,8 +47,8 @@ impl EgressListener {
     }
 }
 
-/// The Sidecar resource that rules this client: of its namespace one that selects it, then one without a
-/// selector, then the root namespace's. Gateways have none.
+/// The Sidecar resource that applies to this client: one of its namespace that selects it, else one without a
+/// selector, else the root namespace's. `None` for gateways.
 pub(crate) fn sidecar_for(world: &Snapshot, proxy: &Proxy) -> Option<Config<Sidecar>> {
     if proxy.kind != ProxyKind::Sidecar {
         return None;
@@ -97,7 +97,7 @@ fn listener(
         most_specific_routes: BTreeMap::new(),
     };
     found.virtual_services = imported_routes(imports, exported);
-    // Gateways name every service they may reach, whatever namespace claims the host.
+    // Gateways import every service they may reach; a host may be in several namespaces.
     let wanted = exported.services.iter().filter(|s| imports.admits(&s.namespace, &s.hostname));
     let on_port = wanted.filter_map(|s| with_port(s, found.only_port())).map(|s| with_aliases(s, imports));
     found.services = if importer.kind == ProxyKind::Sidecar {
@@ -117,7 +117,7 @@ fn imported_routes(imports: &Imports, exported: &Exported) -> Vec<Arc<VirtualSer
     admitted.cloned().collect()
 }
 
-/// The service cut down to one port; `None` if it lacks that port.
+/// The service with one port only; `None` if it does not have that port.
 fn with_port(service: &Arc<Service>, port: Option<u16>) -> Option<Arc<Service>> {
     let Some(number) = port else { return Some(service.clone()) };
     let port = service.port(number)?;
@@ -127,7 +127,7 @@ fn with_port(service: &Arc<Service>, port: Option<u16>) -> Option<Arc<Service>> 
     Some(Arc::new(Service { ports: vec![port.clone()], ..Service::clone(service) }))
 }
 
-/// The service with those of its other names that are imported too.
+/// The service with those of its aliases that are imported too.
 fn with_aliases(service: Arc<Service>, imports: &Imports) -> Arc<Service> {
     let is_imported = |alias: &ServiceKey| imports.admits(&alias.namespace, &alias.hostname);
     if service.aliases.iter().all(is_imported) {
@@ -137,8 +137,8 @@ fn with_aliases(service: Arc<Service>, imports: &Imports) -> Arc<Service> {
     Arc::new(Service { aliases, ..Service::clone(&service) })
 }
 
-/// Of services that share a host name only those of one namespace stay: the client's own, else the first
-/// that Kubernetes has, else the first.
+/// Of services with the same host name, keeps those of one namespace: the client's own, else that of the first
+/// Kubernetes service, else that of the first.
 fn one_owner(services: Vec<Arc<Service>>, own: &Namespace) -> Vec<Arc<Service>> {
     let mut owners: BTreeMap<Hostname, (Namespace, bool)> = BTreeMap::new();
     for service in &services {
@@ -160,7 +160,7 @@ fn one_owner(services: Vec<Arc<Service>>, own: &Namespace) -> Vec<Arc<Service>> 
     services.into_iter().filter(|s| owners.get(&s.hostname).is_some_and(|(ns, _)| *ns == s.namespace)).collect()
 }
 
-/// Which route has the most specific host for each service; of equal hosts the route that stands first.
+/// The route with the most specific host for each service; of routes with equal hosts the first.
 fn most_specific_routes(
     routes: &[Arc<VirtualServiceRule>],
     services: &[Arc<Service>],
@@ -179,7 +179,7 @@ fn most_specific_routes(
     if exact.is_empty() && wildcards.is_empty() {
         return BTreeMap::new();
     }
-    // The longest covering wildcard is the most specific one.
+    // The longest matching wildcard is the most specific one.
     wildcards.sort_by_key(|(host, _)| std::cmp::Reverse(host.len()));
     let found = services.iter().filter_map(|service| {
         let covering = || wildcards.iter().find(|(host, _)| service.hostname.is_subset_of(host)).map(|(_, rule)| *rule);
@@ -190,7 +190,7 @@ fn most_specific_routes(
     found.collect()
 }
 
-/// Services of all listeners, each host once, and services that only routes name as destinations.
+/// Services of all listeners, each host once, and services that are only destinations of routes.
 pub(crate) fn imported_services(
     sections: &Sections,
     importer: Importer<'_>,
@@ -216,7 +216,7 @@ pub(crate) fn imported_services(
     all.services
 }
 
-/// Destinations of a route for clients of this namespace, with the ports it names; port 0 means all.
+/// Destinations of a route for clients of this namespace, with their ports; port 0 means all.
 fn destinations<'a>(rule: &'a VirtualService, client: &Namespace) -> BTreeMap<&'a str, BTreeSet<u32>> {
     let for_client = rule.http.iter().filter(|route| {
         let mut sources = route.r#match.iter().filter(|m| !m.source_namespace.is_empty()).peekable();
@@ -237,7 +237,7 @@ fn destinations<'a>(rule: &'a VirtualService, client: &Namespace) -> BTreeMap<&'
     found
 }
 
-/// The service cut down to the ports that routes name; `None` if it has none of them.
+/// The service with only the ports that routes use; `None` if it has none of them.
 fn with_ports(service: &Arc<Service>, ports: &BTreeSet<u32>) -> Option<Arc<Service>> {
     if ports.contains(&0) {
         return Some(service.clone());
@@ -249,7 +249,7 @@ fn with_ports(service: &Arc<Service>, ports: &BTreeSet<u32>) -> Option<Arc<Servi
     (!named.is_empty()).then(|| Arc::new(Service { ports: named, ..Service::clone(service) }))
 }
 
-/// Services in the order they were first imported, those of one host merged.
+/// Services in the order of their first import; services with the same host are merged.
 #[derive(Default)]
 struct Imported {
     services: Vec<Arc<Service>>,

@@ -1,4 +1,4 @@
-//! Which TrafficExtensions hold for a client, and for which of its listeners.
+//! The TrafficExtensions that apply to a client, and to which of its listeners.
 
 use api::istio::extensions::v1alpha1::traffic_extension::ExecutionPhase;
 use api::istio::extensions::v1alpha1::{TrafficExtension, TrafficSelector};
@@ -8,27 +8,27 @@ use model::config::Config;
 use crate::View;
 use crate::select::attached;
 
-/// On which side of its client a listener stands.
+/// The side of the traffic that a listener is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It takes what the workload, or whoever is behind a gateway, calls.
+    /// It accepts the outgoing traffic of the workload, or traffic through a gateway.
     Client,
-    /// It takes what calls the workload.
+    /// It accepts traffic to the workload.
     Server,
 }
 
-/// Extensions of one phase for listeners of a side and port: by priority, then the client's own namespace
-/// before the root namespace, then by age.
+/// Extensions of one phase for listeners of a side and port: by priority, then those of the client's namespace
+/// before those of the root namespace, then by age.
 pub fn of_phase(view: &View, phase: ExecutionPhase, side: Side, port: u32) -> Vec<&Config<TrafficExtension>> {
     let mut found = attached(view, &view.extensions.traffic_extensions);
     found.retain(|e| e.spec.phase() == phase && holds_for(&e.spec.r#match, side, port));
-    // Both sorts are stable: what is equal in priority keeps its order.
+    // Both sorts are stable, so extensions of equal priority keep their order.
     found.sort_by_key(|e| e.meta.namespace != *view.proxy.namespace);
     found.sort_by_key(|e| std::cmp::Reverse(e.spec.priority.unwrap_or(i32::MIN)));
     found
 }
 
-/// Extensions whose config a client may ask for: those of its own and the root namespace.
+/// Extensions whose config a client may request: those of its namespace and of the root namespace.
 pub fn askable(view: &View) -> impl Iterator<Item = &Config<TrafficExtension>> {
     let root = view.settings.root_namespace();
     let near =

@@ -1,4 +1,4 @@
-//! The proxy as its platform knows it: the pod of its name, where there is one.
+//! The proxy as its platform knows it: the pod of its name, if there is one.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use model::proxy::Proxy;
 use model::snapshot::Snapshot;
 use model::workload::Workload;
 
-/// The workload that a proxy says it is: `name.namespace` of its node id.
+/// The workload of a proxy: `name.namespace` in its node id.
 pub fn workload<'a>(world: &'a Snapshot, proxy: &Proxy) -> Option<&'a Arc<Workload>> {
     let (name, namespace) = proxy.id.split_once('.')?;
     if proxy.namespace != namespace {
@@ -16,7 +16,7 @@ pub fn workload<'a>(world: &'a Snapshot, proxy: &Proxy) -> Option<&'a Arc<Worklo
     world.workloads.named(&proxy.namespace, name, &proxy.cluster)
 }
 
-/// The proxy with what its platform says of it. The workload's labels beat what the proxy told.
+/// The proxy with the properties of its workload. The workload's labels take precedence over those the proxy sent.
 pub fn resolved<'a>(world: &Snapshot, proxy: &'a Proxy) -> Cow<'a, Proxy> {
     match workload(world, proxy) {
         Some(workload) => Cow::Owned(proxy.running_as(workload)),

@@ -1,4 +1,4 @@
-//! The hosts that an egress listener imports: `namespace/host`, with `*`, `.` and `~` read.
+//! The hosts that an egress listener imports: `namespace/host`, where the namespace may be `*`, `.` or `~`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use model::names::{Hostname, Namespace};
 
 const ANY_NAMESPACE: &str = "*";
 
-/// Imported hosts by namespace; `*` stands for every namespace.
+/// Imported hosts by namespace; `*` means any namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Imports(BTreeMap<Namespace, Hosts>);
 
@@ -20,14 +20,14 @@ struct Hosts {
 /// How a route's wildcard host is compared with an imported host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Matching {
-    /// The route's host must lie within the import, as a service's must.
+    /// The route's host must be within the import, as a service's must.
     Within,
-    /// Either may cover the other: what VirtualServices have always done.
+    /// Either may contain the other: the rule of VirtualServices.
     Overlap,
 }
 
 impl Imports {
-    /// Reads the hosts of one listener. Str that is not `namespace/host` is left out; validation reports it.
+    /// Reads the hosts of one listener. A text that is not `namespace/host` is skipped; validation reports it.
     pub(crate) fn parse(hosts: &[String], own: &Namespace) -> Imports {
         let mut imports = Imports::default();
         for item in hosts {
@@ -46,7 +46,7 @@ impl Imports {
         imports
     }
 
-    /// Everything from everywhere.
+    /// All hosts of all namespaces.
     pub(crate) fn everything() -> Imports {
         Imports::parse(&["*/*".to_owned()], &Namespace::default())
     }
@@ -56,7 +56,7 @@ impl Imports {
         !self.excludes(namespace, host) && self.scopes(namespace).any(|hosts| hosts.covers(host, Matching::Within))
     }
 
-    /// Whether a route for these hosts is imported: one host that is wanted and not excluded is enough.
+    /// Whether a route with these hosts is imported: one host that is imported and not excluded is enough.
     pub(crate) fn admits_route(&self, namespace: &Namespace, hosts: &[String], matching: Matching) -> bool {
         hosts.iter().map(|h| Hostname::from(h.as_str())).any(|host| {
             !self.excludes(namespace, &host) && self.scopes(namespace).any(|hosts| hosts.covers(&host, matching))

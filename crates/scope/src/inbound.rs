@@ -1,4 +1,4 @@
-//! Services that a proxy itself is an endpoint of: what its inbound listeners must serve.
+//! Services that have this proxy as an endpoint: its inbound listeners must serve them.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::identity;
 pub struct ServiceTarget {
     pub service: Arc<Service>,
     pub port: Port,
-    /// The port that the workload really listens on.
+    /// The port that the workload listens on.
     pub target_port: u32,
 }
 
 /// The proxy's own services, oldest first: those of Kubernetes that select its pod, and others of its namespace
-/// with an endpoint at one of its addresses. Where several share a port the first one owns it.
+/// with an endpoint at one of its addresses. If several share a port, the first one gets it.
 pub fn targets(world: &Snapshot, proxy: &Proxy) -> Vec<ServiceTarget> {
     let mut found = of_kubernetes(world, proxy);
     for ip in &proxy.ips {
@@ -63,8 +63,8 @@ fn is_at(endpoint: &Endpoint, address: &str) -> bool {
     endpoint.addresses.iter().any(|a| **a == *address)
 }
 
-/// Services of Kubernetes that the proxy serves: of a WorkloadEntry at its address, of its pod, or, before its
-/// pod is known, of the labels that it told.
+/// Services of Kubernetes that the proxy serves: those of a WorkloadEntry at its address, else those of its pod, or
+/// of the labels it sent while its pod is unknown.
 fn of_kubernetes(world: &Snapshot, proxy: &Proxy) -> Vec<ServiceTarget> {
     let address = proxy.ips.first().map(ToString::to_string).unwrap_or_default();
     if let Some(labels) = entry_at(world, proxy, &address) {
@@ -73,7 +73,7 @@ fn of_kubernetes(world: &Snapshot, proxy: &Proxy) -> Vec<ServiceTarget> {
         return balanced.flat_map(|s| at_entry(world, s, &address)).collect();
     }
     let Some(pod) = identity::workload(world, proxy) else {
-        return selected_by(world, proxy, &proxy.labels, |target| told_port(proxy, target));
+        return selected_by(world, proxy, &proxy.labels, |target| port_in_metadata(proxy, target));
     };
     let found = selected_by(world, proxy, &pod.labels, |target| pod_port(pod, target));
     if !found.is_empty() {
@@ -113,8 +113,8 @@ fn at_entry(world: &Snapshot, service: &Arc<Service>, address: &str) -> Vec<Serv
     here.filter_map(target).collect()
 }
 
-/// Targets of the services that select these labels. Of ports with one target and protocol the first counts;
-/// a port that `number` does not find is left out.
+/// Targets of the services that select these labels. Of ports with the same target and protocol the first is used;
+/// a port for which `number` returns `None` is left out.
 fn selected_by(
     world: &Snapshot,
     proxy: &Proxy,
@@ -143,8 +143,8 @@ fn pod_port(pod: &Workload, target: &TargetPort) -> Option<u32> {
     }
 }
 
-/// The port as the proxy's metadata tells it. Without any, a named port is 0, as upstream has it.
-fn told_port(proxy: &Proxy, target: &TargetPort) -> Option<u32> {
+/// The port number from the proxy's metadata. Without it a named port is 0, as upstream has it.
+fn port_in_metadata(proxy: &Proxy, target: &TargetPort) -> Option<u32> {
     let name = match &target.target {
         Target::Number(number) => return Some(u32::from(*number)),
         Target::Name(name) => name,

@@ -1,5 +1,5 @@
-//! What one client may see: a `View` cut out of the snapshot, merged and selected.
-//! Pure: no I/O, no async, no clock. What becomes of it is translate's business.
+//! Selects what one client may see: a `View` of the snapshot.
+//! Pure: no I/O, no async, no clock. `translate` makes Envoy resources of it.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! What clients of one namespace see of the mesh for their calls: egress listeners with the services and routes they
-//! import, and rules for these services. Clients with the same Sidecar resource share it, and its parts are shared
-//! further where they are equal: with the default visibility all namespaces have the same services.
+//! The mesh as the clients of one namespace see it for their calls: egress listeners with the services and routes they
+//! import, and rules for these services. Clients with the same Sidecar resource share it. Equal parts are shared
+//! further: with the default visibility all namespaces have the same services.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
@@ -18,7 +18,7 @@ use crate::egress::{self, EgressListener};
 use crate::rules::{self, ImportedRules};
 use crate::sections::{Importer, Sections};
 
-/// What some clients see of the mesh.
+/// The part of the mesh that a group of clients can call.
 #[derive(Clone, Debug)]
 pub struct OutboundScope {
     /// Egress listeners with the services and routes each imports; one catch-all without a Sidecar.
@@ -58,7 +58,7 @@ pub struct OutboundScopes(Mutex<Kept>);
 #[derive(Debug, Default)]
 struct Kept {
     scopes: HashMap<ScopeKey, (Sections, OutboundScope)>,
-    /// Parts by their content, to share them between scopes.
+    /// Parts by content, to share them between scopes.
     egress: HashMap<u128, Weak<Vec<EgressListener>>>,
     services: HashMap<u128, Weak<ImportedServices>>,
     rules: HashMap<u128, Weak<ImportedRules>>,
@@ -68,7 +68,7 @@ struct Kept {
 type ScopeKey = (ProxyKind, Namespace, u128);
 
 impl OutboundScopes {
-    /// The scope of a client, made if it is not known for these sections.
+    /// The scope of a client, computed if it is not cached for these sections.
     pub(crate) fn get(
         &self,
         sections: &Sections,
@@ -84,7 +84,7 @@ impl OutboundScopes {
         if let Some(scope) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
             return scope;
         }
-        // Made outside the lock: two clients may make the same, and one of it stays.
+        // Computed outside the lock: two clients may compute the same scope, and one result is kept.
         let made = OutboundScope::new(sections, importer, sidecar);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let scope = kept.interned(made);
@@ -122,8 +122,8 @@ fn intern<T>(known: &mut HashMap<u128, Weak<T>>, key: u128, part: Arc<T>) -> Arc
     part
 }
 
-/// Services, hashed by their addresses. The part itself keeps them alive, so no other service gets one of these addresses
-/// as long as the part is known.
+/// Services, hashed by address. The cached part keeps them alive, so none of these addresses is reused while the part
+/// is cached.
 struct Pointers<'a>(&'a [Arc<Service>]);
 
 impl Hash for Pointers<'_> {

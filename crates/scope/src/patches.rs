@@ -1,4 +1,4 @@
-//! Which EnvoyFilters hold for a client, and in which order their patches are applied.
+//! The EnvoyFilters that apply to a client, and the order in which their patches are applied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::select::{Selectors, attaches};
 #[derive(Clone, Debug, Default)]
 pub struct Patches {
     all: Vec<HeldPatch>,
-    /// Services, as `host` or `namespace/host`, that a gateway needs for them.
+    /// Services, as `host` or `namespace/host`, that a gateway needs for these patches.
     pub referenced_services: BTreeSet<Str>,
     fingerprint: u128,
 }
 
-/// A patch, and the EnvoyFilter it is of.
+/// A patch and its EnvoyFilter.
 #[derive(Clone, Debug)]
 pub struct HeldPatch {
     pub patch: Hashed<Patch>,
@@ -50,12 +50,12 @@ impl Patches {
         Patches { all, referenced_services, fingerprint }
     }
 
-    /// Patches of some kinds of objects.
+    /// Patches that apply to these kinds of objects.
     pub fn to<'a>(&'a self, kinds: &'a [ApplyTo]) -> impl Iterator<Item = &'a HeldPatch> {
         self.all.iter().filter(|held| kinds.contains(&held.patch.apply_to))
     }
 
-    /// Patches that add objects of one kind, whatever their context.
+    /// Patches that add objects of one kind, in any context.
     pub fn adding(&self, kind: ApplyTo) -> impl Iterator<Item = &Hashed<Patch>> {
         let patches = self.all.iter().map(|held| &held.patch);
         patches.filter(move |patch| patch.apply_to == kind && patch.operation == Operation::Add)

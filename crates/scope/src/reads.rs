@@ -1,6 +1,6 @@
-//! Recorded reads: which inputs a computation looked at. Translation reads a client and the mesh only through a `View`,
-//! whose fields are `Tracked`, so a result is known together with all that it depends on, and two clients that agree in
-//! these inputs share it. There is no list of dependencies to be kept by hand.
+//! Recorded reads: the inputs that a computation used. Translation reads a client and the mesh only through a `View`,
+//! whose fields are `Tracked`, so all inputs of a result are known, and clients that agree in them share the result.
+//! No list of dependencies is maintained by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +24,7 @@ pub enum Input {
     ServiceCluster,
     Network,
     Locality,
-    /// All labels. Single labels and selectors are recorded by themselves.
+    /// All labels. Reads of single labels and selectors are recorded separately.
     Labels,
     Interception,
     PodPorts,
@@ -88,10 +88,10 @@ impl Input {
     }
 }
 
-/// What a client is selected by.
+/// The labels of a selector.
 pub type Selector = BTreeMap<String, String>;
 
-/// The inputs that a computation read, endpoints aside.
+/// The inputs that a computation read, except endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadSet {
     inputs: u64,
@@ -105,7 +105,7 @@ impl ReadSet {
         self.inputs & input.bit() != 0
     }
 
-    /// Whether everything that another computation read is in this set.
+    /// Whether this set contains all inputs of another.
     pub fn covers(&self, other: &ReadSet) -> bool {
         let has_labels = |labels: &BTreeSet<Str>| labels.is_subset(&self.labels) || self.contains(Input::Labels);
         other.inputs & !self.inputs == 0
@@ -119,16 +119,16 @@ impl ReadSet {
     }
 }
 
-/// What was read of a service's endpoints.
+/// The part of a service's endpoints that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aspect {
-    /// Everything.
+    /// All endpoints with all fields.
     All,
-    /// The identities they may have.
+    /// Their identities only.
     Identities,
 }
 
-/// Endpoints that a computation read, each with the fingerprint of what it found.
+/// Endpoints that a computation read, each with the fingerprint of the value.
 pub type EndpointReads = BTreeMap<(ServiceKey, Aspect), u128>;
 
 /// The recorder of one computation.
@@ -176,7 +176,7 @@ impl Reads {
         self.lock().endpoints.insert((key, aspect), found);
     }
 
-    /// Everything that was read so far, endpoints aside.
+    /// Everything that was read so far, except endpoints.
     pub fn set(&self) -> ReadSet {
         ReadSet { inputs: self.inputs.load(Ordering::Relaxed), ..self.lock().set.clone() }
     }
@@ -204,12 +204,12 @@ impl<T> Tracked<T> {
         Tracked { value, input, reads: reads.clone() }
     }
 
-    /// A value whose reads no one looks at, for tests.
+    /// A value without a recorder, for tests.
     pub fn unrecorded(value: T) -> Tracked<T> {
         Tracked { value, input: Input::Id, reads: Arc::default() }
     }
 
-    /// The value, without a record: only for its identity.
+    /// The value, without recording the read: only to compare addresses.
     pub(crate) fn peek(&self) -> &T {
         &self.value
     }

@@ -1,4 +1,4 @@
-//! Which DestinationRule holds for a client's calls to a host.
+//! The DestinationRule that applies to a client's calls to a host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

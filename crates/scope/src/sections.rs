@@ -1,4 +1,4 @@
-//! What outbound scopes are made of: some sections of a snapshot, and who imports from them.
+//! The inputs of outbound scopes: some sections of a snapshot, and the client that imports from them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use model::snapshot::Snapshot;
 use model::snapshot::routing::Routing;
 use model::snapshot::services::Services;
 
-/// The sections of a snapshot that an outbound scope is made of.
+/// The sections of a snapshot that an outbound scope is computed from.
 #[derive(Clone, Debug)]
 pub(crate) struct Sections {
     pub(crate) settings: Arc<Settings>,
@@ -30,7 +30,7 @@ impl Sections {
     }
 }
 
-/// Who an outbound scope is for.
+/// The client side of an outbound scope.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Importer<'a> {
     pub(crate) kind: ProxyKind,

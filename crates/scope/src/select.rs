@@ -1,4 +1,4 @@
-//! Which policies attach to a workload: those of the root namespace and of its own, by selector or target.
+//! Decides which policies apply to a workload: those of the root namespace and of its namespace, by selector or target.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::client::Selectable;
 
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
-/// A policy that names its workloads by labels or by reference.
+/// A policy that selects its workloads by labels or by reference.
 pub trait Targeted {
     fn selector(&self) -> Option<&BTreeMap<String, String>>;
     fn targets(&self) -> Vec<&PolicyTargetReference>;
@@ -28,7 +28,7 @@ macro_rules! targeted {
             }
 
             fn targets(&self) -> Vec<&PolicyTargetReference> {
-                // The single reference is the older spelling; the list goes before it.
+                // The single reference is the older form; the list takes precedence.
                 if self.target_refs.is_empty() { self.target_ref.iter().collect() } else { self.target_refs.iter().collect() }
             }
         })*
@@ -75,7 +75,7 @@ pub fn attached<'a, T: Targeted>(view: &View, policies: &'a [Config<T>]) -> Vec<
     candidates.filter(|p| attaches(&*p.spec, &p.meta.namespace, own, &view.proxy.labels, selectors)).collect()
 }
 
-/// Whether policies without a target reach proxies of the Gateway API.
+/// Whether policies without a target apply to proxies of the Gateway API.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selectors {
     ForAll,

@@ -40,9 +40,9 @@ pub struct View {
     pub proxy: ReadProxy,
     /// Settings are an input of everything, so their reads are not recorded.
     pub settings: Arc<Settings>,
-    /// The client's own settings: those it sent, or the mesh's.
+    /// The client's proxy config: the one it sent, else the mesh's.
     pub proxy_config: Tracked<Hashed<ProxyConfig>>,
-    /// The Sidecar resource that applies to this client, if one does.
+    /// The Sidecar resource that applies to this client.
     pub sidecar: Tracked<Option<Config<Sidecar>>>,
     /// Where traffic to unknown destinations goes.
     pub outbound_policy: Tracked<Hashed<OutboundTrafficPolicy>>,
@@ -51,14 +51,14 @@ pub struct View {
     /// Services of all egress listeners, each host once.
     services: Tracked<Arc<ImportedServices>>,
     rules: Tracked<Arc<ImportedRules>>,
-    /// Services that this client itself is an endpoint of.
+    /// Services that have this client as an endpoint.
     pub inbound: Tracked<Hashed<Vec<ServiceTarget>>>,
     /// Gateways that select this client, merged; routers only.
     pub gateway: Tracked<Option<Hashed<MergedGateway>>>,
-    /// What EnvoyFilters change in this client's config.
+    /// Patches of EnvoyFilters for this client.
     pub patches: Tracked<Arc<Patches>>,
     pub policy: Tracked<Arc<SecurityPolicies>>,
-    /// Keys that were fetched for request authentication.
+    /// Key sets fetched for request authentication.
     pub keys: Tracked<Arc<KeySets>>,
     pub gateways: Tracked<Arc<Gateways>>,
     pub extensions: Tracked<Arc<Extensions>>,
@@ -72,7 +72,7 @@ pub struct View {
     reads: Arc<Reads>,
 }
 
-/// What clusters read of an endpoint.
+/// The fields of an endpoint that clusters depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointIdentity<'a> {
     pub service_port: &'a Str,
@@ -125,7 +125,7 @@ impl View {
         }
     }
 
-    /// This client's view of another snapshot. Parts whose sections are the same are taken over.
+    /// This client's view of another snapshot. Parts whose sections did not change are reused.
     #[must_use]
     pub fn renewed(&self, world: &Snapshot, inbound: Hashed<Vec<ServiceTarget>>, scopes: &OutboundScopes) -> View {
         let is_same = Arc::ptr_eq(&self.settings, &world.settings)
@@ -165,7 +165,7 @@ impl View {
             && self.proxy.unrecorded().kind == ProxyKind::Sidecar
     }
 
-    /// Whether nothing but endpoints differs, so that any result that read none of the changed endpoints holds.
+    /// Whether only endpoints differ, so that a result stays valid unless it read one of the changed endpoints.
     pub fn is_same_but_endpoints(&self, other: &View) -> bool {
         fn is_same<T>(one: &Tracked<Arc<T>>, other: &Tracked<Arc<T>>) -> bool {
             Arc::ptr_eq(one.peek(), other.peek())
@@ -188,7 +188,7 @@ impl View {
             && is_same(&self.mesh_routing, &other.mesh_routing)
     }
 
-    /// The same view with a recorder of its own, for one computation.
+    /// The same view with a new recorder, for one computation.
     #[must_use]
     pub fn recording(&self) -> (View, Arc<Reads>) {
         let reads = Arc::new(Reads::default());
@@ -218,13 +218,13 @@ impl View {
         (view, reads)
     }
 
-    /// The fingerprint of this view's values of the inputs in a set: views that agree in it give the same result.
-    /// Sections of the snapshot count by their address, so one of the views must live as long as the fingerprint.
+    /// The fingerprint of this view's values of the inputs in a set: views with the same fingerprint give the same
+    /// result. Sections of the snapshot are hashed by address, so one of the views must outlive the fingerprint.
     pub fn fingerprint(&self, set: &ReadSet) -> u128 {
         fingerprint(&Inputs { view: self, set })
     }
 
-    /// Whether what was read of a service's endpoints is the same in this view.
+    /// Whether the recorded part of a service's endpoints is the same in this view.
     pub fn has_endpoints(&self, key: &ServiceKey, aspect: Aspect, found: u128) -> bool {
         self.endpoints_fingerprint(key, aspect) == found
     }
@@ -289,12 +289,12 @@ impl View {
     }
 
     /// The service of this host name that the client would see if it were imported: for inbound use and
-    /// for destinations that only a route names.
+    /// for destinations that only a route refers to.
     pub fn any_service(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
         self.mesh_services.get(key)
     }
 
-    /// The service that mesh config names as `host` or `namespace/host`; `None` where that is not exactly one.
+    /// The service that mesh config refers to as `host` or `namespace/host`; `None` unless there is exactly one.
     pub fn named_service(&self, name: &str) -> Option<&Arc<Service>> {
         if let Some((namespace, host)) = name.split_once('/') {
             return self.mesh_services.get(&ServiceKey { hostname: host.into(), namespace: namespace.into() });
@@ -303,7 +303,7 @@ impl View {
         owners.next().filter(|_| owners.next().is_none())
     }
 
-    /// The rule for calls to this host, the one that selects this client before the one for all.
+    /// The rule for calls to this host: one that selects this client, else the one without a selector.
     pub fn destination_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
         rules::choose(self.rules.get(host)?, &self.proxy)
     }
@@ -313,17 +313,17 @@ impl View {
         visibility::routes(&self.mesh_routing, &self.settings, &self.proxy.namespace, gateway)
     }
 
-    /// The rule that also holds for the server's side of this host: never one that selects clients.
+    /// The rule that also applies to the server's side of this host: never one that selects clients.
     pub fn inbound_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
         rules::for_all(self.rules.get(host)?)
     }
 
-    /// Services of the whole mesh that answer from outside it: they may be gateways between networks.
+    /// Services of the whole mesh with addresses of load balancers or nodes: they may be gateways between networks.
     pub fn gateway_services(&self) -> &[Arc<Service>] {
         self.mesh_services.external()
     }
 
-    /// All endpoints of a service, every port, whatever their health.
+    /// All endpoints of a service, on every port, healthy or not.
     pub fn endpoints<'a>(&'a self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
         let key = service.key();
         let found = self.mesh_endpoints.of(&key);
@@ -332,7 +332,7 @@ impl View {
         found
     }
 
-    /// The identities that endpoints of a service may have, for clusters, which do not change with every endpoint.
+    /// The identities of a service's endpoints. Clusters read these, so that not every endpoint change affects them.
     pub fn identities<'a>(&'a self, service: &Service) -> impl Iterator<Item = EndpointIdentity<'a>> + use<'a> {
         let key = service.key();
         let found = identities(&self.mesh_endpoints, &key);
@@ -341,24 +341,24 @@ impl View {
         found
     }
 
-    /// The secret of this resource name, if there is one and this client may have it.
+    /// The secret of this resource name, if it exists and this client may have it.
     pub fn secret(&self, name: &str) -> Option<Secret> {
         let named = self.gateway.as_ref().map(|gateway| &gateway.secrets);
         credentials::granted(&self.credentials, &self.proxy, named, name)
     }
 
-    /// Whether mesh config (or the Sidecar) lets unknown destinations through.
+    /// Whether mesh config (or the Sidecar) allows traffic to unknown destinations.
     pub fn allows_any_outbound(&self) -> bool {
         self.outbound_policy.mode() == outbound_traffic_policy::Mode::AllowAny
     }
 
-    /// Whether unknown destinations are resolved by the host that a request names.
+    /// Whether unknown destinations are resolved by the host name in the request.
     pub fn resolves_any_outbound(&self) -> bool {
         self.outbound_policy.mode == mesh_config::outbound_traffic_policy::Mode::AllowAnyDynamicDns as i32
     }
 }
 
-/// The Sidecar's policy, or the mesh's.
+/// The Sidecar's outbound policy, else the mesh's.
 fn outbound_policy(settings: &Settings, sidecar: Option<&Config<Sidecar>>) -> Hashed<OutboundTrafficPolicy> {
     if let Some(policy) = sidecar.and_then(|s| s.spec.outbound_traffic_policy.as_ref()) {
         return Hashed::from_message(policy.clone());
@@ -383,7 +383,7 @@ fn identities<'a>(endpoints: &'a Endpoints, key: &ServiceKey) -> impl Iterator<I
     })
 }
 
-/// Inputs of a view, to be hashed.
+/// The inputs of a view, for hashing.
 struct Inputs<'a> {
     view: &'a View,
     set: &'a ReadSet,

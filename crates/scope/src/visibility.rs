@@ -1,4 +1,4 @@
-//! What is exported to a namespace: services and routes of others, and one's own.
+//! Services and routes that are visible to a namespace: its own, and those exported to it.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use model::snapshot::routing::{Routing, VirtualServiceRule};
 
 use crate::sections::Sections;
 
-/// The reserved gateway that stands for all sidecars.
+/// The reserved gateway name for all sidecars.
 const MESH: &str = "mesh";
 const SEMANTICS: &str = "internal.istio.io/route-semantics";
 
-/// All that clients of one namespace may import.
+/// Everything that clients of one namespace may import.
 pub(crate) struct Exported {
-    /// Those exported to this namespace by name before public ones, each part oldest first.
+    /// Services exported to this namespace by name before public ones, each part oldest first.
     pub(crate) services: Vec<Arc<Service>>,
     /// In-mesh routes: the namespace's private ones, those exported to it by name, public ones.
     pub(crate) virtual_services: Vec<Arc<VirtualServiceRule>>,
@@ -55,7 +55,7 @@ pub(crate) fn routes(
     private.into_iter().chain(named).chain(own_first(public, client)).collect()
 }
 
-/// Routes that follow the gateway's semantics prefer those of the client's own namespace.
+/// Routes with gateway semantics: those of the client's own namespace come first.
 fn own_first(rules: Vec<Arc<VirtualServiceRule>>, client: &Namespace) -> impl Iterator<Item = Arc<VirtualServiceRule>> {
     let preferred = |r: &Arc<VirtualServiceRule>| has_gateway_semantics(r) && r.config.meta.namespace == *client;
     let (own, rest): (Vec<_>, Vec<_>) = rules.into_iter().partition(preferred);
@@ -67,14 +67,14 @@ pub(crate) fn has_gateway_semantics(rule: &VirtualServiceRule) -> bool {
     rule.config.meta.annotations.get(SEMANTICS).is_some_and(|v| **v == *"gateway")
 }
 
-/// A route that names no gateway is for sidecars.
+/// A route without gateways is for sidecars.
 fn is_bound(rule: &VirtualServiceRule, gateway: &str) -> bool {
     let gateways = &rule.config.spec.gateways;
     if gateways.is_empty() { gateway == MESH } else { gateways.iter().any(|g| g == gateway) }
 }
 
-/// The service that a route of this client's means by a host: its own namespace's, else the best that it
-/// may see, Kubernetes' services before others and older ones before younger.
+/// The service that a route of this namespace means by a host: its own namespace's, else the best visible one,
+/// Kubernetes services before others and older ones before younger.
 pub(crate) fn destination<'a>(world: &'a Sections, host: &str, client: &Namespace) -> Option<&'a Arc<Service>> {
     let own = world.services.get(&ServiceKey { hostname: host.into(), namespace: client.clone() });
     if own.is_some() {

@@ -1,4 +1,4 @@
-//! Who may have which secret.
+//! Which client may have which secret.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ spec:
   - {port: {number: 443, name: b, protocol: HTTPS}, hosts: [b.example], tls: {mode: SIMPLE, credentialName: 'kubernetes-gateway://bank/cert'}}
 ";
 
-/// A Gateway of the Gateway API with a certificate of another namespace.
+/// A Gateway of the Gateway API that refers to a certificate of another namespace.
 const REFERRING: &str = "
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -57,7 +57,7 @@ fn pem(label: &str) -> String {
     format!("-----BEGIN {label}-----\nMAMCAQE=\n-----END {label}-----\n")
 }
 
-/// A world with these documents, and a Secret `cert` and a ConfigMap `roots` in the namespaces `edge` and `bank`.
+/// A snapshot with these documents, and a Secret `cert` and a ConfigMap `roots` in the namespaces `edge` and `bank`.
 fn world(text: &str) -> Snapshot {
     let (certificate, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
     let entries =
@@ -72,7 +72,7 @@ fn world(text: &str) -> Snapshot {
     Snapshot::empty(Settings::default()).apply(vec![Batch { source: SourceId("test".into()), changes }]).0
 }
 
-/// What a client of this kind and namespace, which gateways select, gets for a name.
+/// The kind of secret that a client of this kind and namespace, which gateways select, gets for a name.
 fn asked(world: &Snapshot, kind: &str, namespace: &str, name: &str) -> &'static str {
     let id = format!("{kind}~10.0.0.1~edge.{namespace}~{namespace}.svc.cluster.local");
     let proxy = Proxy::from_node(&Node { id, ..Node::default() }).unwrap();

@@ -1,5 +1,5 @@
-//! Merging servers port by port. Plain HTTP servers share a port, TLS servers share one by server name;
-//! what conflicts with an older server is left out.
+//! Merges servers port by port. Plain-text HTTP servers share a port, TLS servers share one by server name;
+//! a server that conflicts with an older one is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use model::port::Protocol;
 
 use super::{GatewayPort, GatewayServer, MergedGateway, PortMap, is_passthrough, protocol};
 
-/// The merge so far.
+/// The result of the merge so far.
 #[derive(Default)]
 pub(super) struct Merge {
     gateway: MergedGateway,
     /// The newest plain-text listener of each port.
     plain: BTreeMap<u32, PortKey>,
-    /// TLS hosts of each port, with the address they were last claimed for.
+    /// TLS hosts of each port, with the last bind address they were claimed for.
     tls_hosts: BTreeMap<u32, BTreeMap<String, String>>,
     taken: BTreeSet<u32>,
 }
 
-/// What makes two listeners the same.
+/// Listeners with the same key are the same listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PortKey {
     number: u32,
@@ -69,7 +69,7 @@ impl Merge {
         }
     }
 
-    /// Envoy refuses two chains with the same server name, so a host is served once per port and address.
+    /// Envoy rejects two filter chains with the same server name, so a host is served once per port and address.
     fn claim_hosts(&mut self, server: &Server, number: u32) -> bool {
         let known = self.tls_hosts.entry(number).or_default();
         if server.hosts.iter().any(|host| known.get(host) == Some(&server.bind)) {
@@ -79,7 +79,7 @@ impl Merge {
         true
     }
 
-    /// A listener of its own.
+    /// Adds a separate listener for a server.
     fn open(&mut self, key: PortKey, server: Arc<GatewayServer>) {
         if !is_tls(&server.spec) {
             self.plain.insert(key.number, key.clone());
@@ -152,7 +152,7 @@ impl Merge {
     }
 }
 
-/// TLS settings of an HTTP server only ask for a redirect.
+/// The TLS settings of an HTTP server only request a redirect.
 fn is_tls(server: &Server) -> bool {
     server.tls.is_some() && !protocol(server).is_http()
 }
@@ -165,7 +165,7 @@ fn can_share(newcomer: Protocol, known: Protocol) -> bool {
     (newcomer.is_http() || newcomer == known) && known.is_http()
 }
 
-/// `http.80`, `https.443.name.gateway.namespace`, with the address where one is bound.
+/// `http.80`, `https.443.name.gateway.namespace`, with the bind address if there is one.
 fn route_name(server: &Server, number: u32, meta: &Meta) -> Str {
     let bind = if server.bind.is_empty() { String::new() } else { format!(".{}", server.bind) };
     let Some(port) = &server.port else { return "".into() };
@@ -187,7 +187,7 @@ fn sni_hosts(server: &Server) -> Vec<Str> {
     unique.into_iter().map(Str::from).collect()
 }
 
-/// `./host` names the gateway's own namespace, `*/host` every one.
+/// `./host` means the gateway's own namespace, `*/host` any namespace.
 fn with_plain_hosts(server: &Server, namespace: &Namespace) -> Server {
     let mut server = server.clone();
     if server.hosts.iter().any(|h| h == "*/*") {

@@ -1,5 +1,5 @@
-//! Gateways of one router workload merged into one: which ports it opens, which servers share a port,
-//! and under which route name their virtual hosts are asked for.
+//! All gateways of one router workload merged into one: which ports it opens, which servers share a port,
+//! and the names of the route tables with their virtual hosts.
 
 mod merge;
 
@@ -24,27 +24,27 @@ const SEMANTICS: &str = "internal.istio.io/gateway-semantics";
 const ACCOUNT: &str = "internal.istio.io/service-account-name";
 const PARENT_NAMESPACE: &str = "internal.istio.io/parent-namespace";
 
-/// All gateways that select a workload, as one.
+/// All gateways that select a workload, merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MergedGateway {
-    /// Ports to open, in the order in which gateways ask for them.
+    /// Ports to open, in the order of the gateways.
     pub ports: Vec<GatewayPort>,
-    /// Servers whose virtual hosts stand in the route table of this name.
+    /// The servers whose virtual hosts are in the route table of this name.
     pub servers_by_route: BTreeMap<Str, Vec<Arc<GatewayServer>>>,
-    /// Hosts that clients of other networks may reach by server name alone; `None` if no server asks for it.
+    /// Hosts that clients of other networks may reach by SNI alone; `None` if no server allows it.
     pub auto_passthrough_hosts: Option<BTreeSet<Str>>,
-    /// Resource names of secrets that the gateways name and this workload may have for their sake.
+    /// Resource names of secrets that the gateways refer to and that this workload may therefore have.
     pub secrets: BTreeSet<Str>,
 }
 
-/// One port of one address, with the servers that share it.
+/// One port of one bind address, with the servers that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GatewayPort {
     pub number: u32,
     pub protocol: Protocol,
     /// The address to bind; empty for all.
     pub bind: Str,
-    /// The route table of plain-text HTTP servers; TLS servers have one each.
+    /// The route table of plain-text HTTP servers; each TLS server has its own.
     pub route: Str,
     pub servers: Vec<Arc<GatewayServer>>,
 }
@@ -52,13 +52,13 @@ pub struct GatewayPort {
 /// One server of one gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GatewayServer {
-    /// As written, but hosts are `host` or `namespace/host` only.
+    /// As written, with hosts normalized to `host` or `namespace/host`.
     pub spec: Hashed<Server>,
     /// `namespace/name` of the gateway.
     pub gateway: Str,
-    /// The name its virtual hosts are asked for; empty for TCP.
+    /// The route table with its virtual hosts; empty for TCP.
     pub route: Str,
-    /// Server names that its TLS connections ask for, sorted.
+    /// Server names (SNI) of its TLS connections, sorted.
     pub sni_hosts: Vec<Str>,
 }
 
@@ -67,17 +67,17 @@ impl GatewayServer {
         protocol(&self.spec)
     }
 
-    /// The port as the gateway writes it, before a Service maps it to another.
+    /// The port as written in the gateway, before a Service maps it to another.
     pub fn port(&self) -> u32 {
         self.spec.port.as_ref().map_or(0, |p| p.number)
     }
 
-    /// TLS goes through unread.
+    /// TLS is passed through.
     pub fn is_passthrough(&self) -> bool {
         is_passthrough(&self.spec)
     }
 
-    /// HTTPS whose TLS ends here.
+    /// HTTPS with TLS terminated here.
     pub fn terminates_https(&self) -> bool {
         self.spec.tls.is_some() && self.protocol() == Protocol::Https && !self.is_passthrough()
     }
@@ -91,7 +91,7 @@ fn is_passthrough(server: &Server) -> bool {
     server.tls.as_ref().is_some_and(|tls| matches!(tls.mode(), TlSmode::Passthrough | TlSmode::AutoPassthrough))
 }
 
-/// The merged gateway of this client; `None` if it is no router or no gateway selects it.
+/// The merged gateway of this client; `None` if it is not a router or no gateway selects it.
 pub(crate) fn merged(world: &Snapshot, proxy: &Proxy, inbound: &[ServiceTarget]) -> Option<MergedGateway> {
     if proxy.kind != ProxyKind::Router {
         return None;
@@ -113,8 +113,8 @@ pub(crate) fn merged(world: &Snapshot, proxy: &Proxy, inbound: &[ServiceTarget])
     any.then(|| MergedGateway { secrets, ..merge.finish() })
 }
 
-/// Where a gateway of the Gateway API runs as we name it, Istio's Gateways of other namespaces are left out: their
-/// authors could have its proxies serve their hosts otherwise, and read its certificates.
+/// Istio Gateways of other namespaces do not apply to the proxies of a Gateway API gateway that we deploy: their
+/// authors could otherwise have these proxies serve their hosts and read the gateway's certificates.
 fn keep_apart(selected: &mut Vec<(&Config<IstioGateway>, PortMap<'_>)>) {
     let note =
         |gateway: &Config<IstioGateway>, key: &str| gateway.meta.annotations.get(key).cloned().unwrap_or_default();
@@ -129,12 +129,12 @@ fn keep_apart(selected: &mut Vec<(&Config<IstioGateway>, PortMap<'_>)>) {
 /// How a gateway's ports map to the workload's.
 struct PortMap<'a> {
     targets: Vec<&'a ServiceTarget>,
-    /// A gateway that selects by labels may name ports that no service has.
+    /// A gateway that selects by labels may use ports that no service has.
     by_labels: bool,
 }
 
 impl PortMap<'_> {
-    /// Ports that the workload really listens on for a port that the gateway names.
+    /// The workload's ports for a port of the gateway.
     fn resolve(&self, number: u32) -> Vec<u32> {
         const OPT_OUT: &str = "experimental.istio.io/disable-gateway-port-translation";
         let translated = self.targets.iter().filter(|t| !self.by_labels || t.service.labels.get(OPT_OUT).is_none());
@@ -149,13 +149,13 @@ impl PortMap<'_> {
     }
 }
 
-/// The namespace whose workloads a gateway is for: that of its parent, where it was made of a set of listeners.
+/// The namespace whose workloads a gateway is for; for a gateway made from a ListenerSet, its parent's.
 fn owner(gateway: &Config<IstioGateway>) -> &str {
     let parent = gateway.meta.annotations.get(PARENT_NAMESPACE).filter(|namespace| !namespace.is_empty());
     parent.map_or(gateway.meta.namespace.as_str(), |namespace| namespace)
 }
 
-/// The ports of a gateway that applies to this workload; `None` for one that does not.
+/// The ports of a gateway that applies to this workload; `None` if it does not apply.
 fn ports_of<'a>(gateway: &Config<IstioGateway>, proxy: &Proxy, inbound: &'a [ServiceTarget]) -> Option<PortMap<'a>> {
     if let Some(services) = gateway.meta.annotations.get(GATEWAY_SERVICE) {
         let namespace = owner(gateway);
