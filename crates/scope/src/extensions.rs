@@ -6,7 +6,6 @@ use api::istio::r#type::v1beta1::WorkloadMode;
 use model::config::Config;
 
 use crate::View;
-use crate::select::attached;
 
 /// The side of the traffic that a listener is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub enum Side {
 /// Extensions of one phase for listeners of a side and port: by priority, then those of the client's namespace
 /// before those of the root namespace, then by age.
 pub fn of_phase(view: &View, phase: ExecutionPhase, side: Side, port: u32) -> Vec<&Config<TrafficExtension>> {
-    let mut found = attached(view, &view.extensions.traffic_extensions);
+    let mut found = view.attached(&view.extensions.traffic_extensions);
     found.retain(|e| e.spec.phase() == phase && holds_for(&e.spec.r#match, side, port));
     // Both sorts are stable, so extensions of equal priority keep their order.
     found.sort_by_key(|e| e.meta.namespace != *view.proxy.namespace);

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use api::istio::extensions::v1alpha1::TrafficExtension;
 use api::istio::networking::v1alpha3::EnvoyFilter;
 use api::istio::r#type::v1beta1::PolicyTargetReference;
-use model::config::Config;
 use model::names::Namespace;
 use model::settings::Knobs;
 
-use crate::View;
 use crate::client::Selectable;
 
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
@@ -59,20 +57,6 @@ impl Targeted for EnvoyFilter {
     fn targets(&self) -> Vec<&PolicyTargetReference> {
         self.target_refs.iter().collect()
     }
-}
-
-/// Policies that attach to this client: the root namespace's first, then its own, each oldest first.
-pub fn attached<'a, T: Targeted>(view: &View, policies: &'a [Config<T>]) -> Vec<&'a Config<T>> {
-    let root = view.settings.root_namespace();
-    let own: &Namespace = &view.proxy.namespace;
-    let of = |namespace: &Namespace| {
-        let namespace = namespace.clone();
-        policies.iter().filter(move |p| p.meta.namespace == namespace)
-    };
-    let elsewhere = (root != *own).then(|| of(own));
-    let candidates = of(&root).chain(elsewhere.into_iter().flatten());
-    let selectors = Selectors::of(&view.settings.knobs);
-    candidates.filter(|p| attaches(&*p.spec, &p.meta.namespace, own, &view.proxy.labels, selectors)).collect()
 }
 
 /// Whether policies without a target apply to proxies of the Gateway API.

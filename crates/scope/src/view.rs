@@ -11,7 +11,7 @@ use model::config::mesh::effective_proxy_config;
 use model::endpoint::{Endpoint, TlsMode};
 use model::fetch_requests::KeySets;
 use model::hashed::{Hashed, fingerprint};
-use model::names::{ServiceKey, Str};
+use model::names::{Namespace, ServiceKey, Str};
 use model::proxy::{Proxy, ProxyKind};
 use model::service::Service;
 use model::settings::Settings;
@@ -32,6 +32,7 @@ use crate::patches::Patches;
 use crate::reads::{Aspect, Input, ReadSet, Reads, Tracked};
 use crate::rules::{self, ImportedRules};
 use crate::sections::{Importer, Sections};
+use crate::select::{Selectors, Targeted, attaches};
 use crate::visibility;
 
 /// What one client may see. Reads of its fields are recorded: see `reads`.
@@ -306,6 +307,20 @@ impl View {
     /// The rule for calls to this host: one that selects this client, else the one without a selector.
     pub fn destination_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
         rules::choose(self.rules.get(host)?, &self.proxy)
+    }
+
+    /// Those of these policies that apply to this client: the root namespace's first, then its own, each oldest first.
+    pub fn attached<'a, T: Targeted>(&self, policies: &'a [Config<T>]) -> Vec<&'a Config<T>> {
+        let root = self.settings.root_namespace();
+        let own: &Namespace = &self.proxy.namespace;
+        let of = |namespace: &Namespace| {
+            let namespace = namespace.clone();
+            policies.iter().filter(move |p| p.meta.namespace == namespace)
+        };
+        let elsewhere = (root != *own).then(|| of(own));
+        let candidates = of(&root).chain(elsewhere.into_iter().flatten());
+        let selectors = Selectors::of(&self.settings.knobs);
+        candidates.filter(|p| attaches(&*p.spec, &p.meta.namespace, own, &self.proxy.labels, selectors)).collect()
     }
 
     /// Routes bound to a gateway (`namespace/name`) that this client may see, in order of precedence.

@@ -18,7 +18,6 @@ use model::hashed::Hashed;
 use model::jwks;
 use model::names::Str;
 use scope::View;
-use scope::select::attached;
 
 pub const FILTER: &str = "envoy.filters.http.jwt_authn";
 const PAYLOAD: &str = "payload";
@@ -45,7 +44,7 @@ pub struct KeyedRule {
 
 /// The JWT rules of this client; `None` without any.
 pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<RequestAuthentication> {
-    let policies = attached(view, &view.policy.request_authentications);
+    let policies = view.attached(&view.policy.request_authentications);
     let mut rules: Vec<&JwtRule> = policies.iter().flat_map(|p| p.spec.jwt_rules.iter()).collect();
     rules.sort_by(|a, b| a.issuer.cmp(&b.issuer));
     if rules.is_empty() {

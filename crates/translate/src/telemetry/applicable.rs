@@ -3,7 +3,7 @@
 use api::istio::telemetry::v1alpha1::{AccessLogging, Metrics, Telemetry, Tracing};
 use model::config::Config;
 use scope::View;
-use scope::select::{Targeted, attached};
+use scope::select::Targeted;
 
 /// Settings of the applicable objects, widest first; later ones win.
 pub(super) struct ApplicableTelemetry<'a> {
@@ -19,7 +19,7 @@ pub(super) fn applicable(view: &View) -> ApplicableTelemetry<'_> {
     let wide_of = |namespace: &str| all.iter().find(|t| t.meta.namespace == *namespace && is_wide(t));
     let of_mesh = wide_of(&root);
     let of_namespace = if root == *own { None } else { wide_of(own) };
-    let selecting = attached(view, all).into_iter().filter(|t| t.meta.namespace == *own && !is_wide(t));
+    let selecting = view.attached(all).into_iter().filter(|t| t.meta.namespace == *own && !is_wide(t));
     let chosen: Vec<&Telemetry> =
         of_mesh.into_iter().chain(of_namespace).chain(selecting).map(|config| &*config.spec).collect();
     ApplicableTelemetry {

@@ -14,7 +14,6 @@ use model::config::Config;
 use model::names::{Namespace, Str};
 use model::proxy::ProxyKind;
 use scope::View;
-use scope::select::attached;
 
 use attribute::Attribute;
 pub use ext_authz::ExtAuthzProvider;
@@ -131,7 +130,7 @@ pub struct AttributeMatch {
 
 /// The policies of this client; `None` without any.
 pub fn authorization(view: &View) -> Option<Authorization> {
-    let mut policies = attached(view, &view.policy.authorization_policies);
+    let mut policies = view.attached(&view.policy.authorization_policies);
     if view.proxy.kind == ProxyKind::Router {
         policies.retain(|policy| !policy.meta.annotations.contains_key(SIDECARS_ONLY));
     }
