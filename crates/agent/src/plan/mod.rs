@@ -276,8 +276,14 @@ fn launch(
             base_id: Path::new(&config.config_path).join("envoy-base-id"),
         },
     };
-    let binary = PathBuf::from(&config.binary_path);
-    Ok(Launch { agent: own_program(), binary, drain, fixed: flags.arguments(), takeover })
+    Ok(Launch {
+        agent: own_program(),
+        binary: PathBuf::from(&config.binary_path),
+        drain,
+        fixed: flags.arguments(),
+        takeover,
+        start_timeout: environment.duration("PILOTAGE_ENVOY_START_TIMEOUT", Duration::from_secs(30))?,
+    })
 }
 
 /// Path of this program. `/proc/self/exe` works even if the file was removed after start.

@@ -36,6 +36,11 @@ impl BackOff {
         Some(delay)
     }
 
+    /// The longest delay, for restarts that are never given up.
+    pub fn longest(&self) -> Duration {
+        self.first.saturating_mul(2u32.saturating_pow(self.budget.saturating_sub(1)))
+    }
+
     /// Resets the count, because the configuration changed.
     pub fn reset(&mut self) {
         self.used = 0;

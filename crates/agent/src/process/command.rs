@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use super::hot_restart;
+
 /// How Envoy is started, the same for all epochs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Launch {
@@ -20,6 +22,8 @@ pub struct Launch {
     /// Arguments that are the same for all epochs; they come last.
     pub fixed: Vec<String>,
     pub takeover: Takeover,
+    /// Time until an Envoy must have opened its admin port.
+    pub start_timeout: Duration,
 }
 
 /// How a new epoch replaces the running one.
@@ -103,17 +107,12 @@ fn levels(text: &str) -> (Option<&str>, Vec<&str>) {
 }
 
 impl Launch {
-    /// The arguments of the agent's binary that start an epoch.
-    pub(super) fn line(&self, epoch: u32, bootstrap: &Path) -> Result<Vec<OsString>> {
-        let mut line: Vec<OsString> = vec![
-            "exec-child".into(),
-            "--parent".into(),
-            std::process::id().to_string().into(),
-            "--".into(),
-            self.binary.clone().into(),
-            "-c".into(),
-            bootstrap.into(),
-        ];
+    /// The arguments of the agent's binary that start an epoch. Envoy writes its admin address to `admin_file`.
+    pub(super) fn line(&self, epoch: u32, bootstrap: &Path, admin_file: Option<&Path>) -> Result<Vec<OsString>> {
+        let mut line = self.executing_envoy(bootstrap);
+        if let Some(file) = admin_file {
+            line.extend(["--admin-address-path".into(), file.into()]);
+        }
         let mut add = |words: &[&str]| line.extend(words.iter().map(OsString::from));
         add(&["--drain-time-s", &self.drain.as_secs().to_string(), "--drain-strategy", "immediate"]);
         match &self.takeover {
@@ -121,6 +120,8 @@ impl Launch {
             Takeover::HotRestart { parent_shutdown, base_id } => {
                 add(&["--restart-epoch", &epoch.to_string()]);
                 add(&["--parent-shutdown-time-s", &parent_shutdown.as_secs().to_string()]);
+                // An Envoy that copies its parent's stats aborts when the parent is killed.
+                add(&["--skip-hot-restart-parent-stats"]);
                 // Base ids are machine-wide, so Envoy itself picks a free one.
                 match epoch {
                     0 => {
@@ -134,18 +135,45 @@ impl Launch {
         line.extend(self.fixed.iter().map(OsString::from));
         Ok(line)
     }
-}
 
-impl Launch {
+    /// The arguments of a run that checks the bootstrap of an epoch and exits. Only an epoch that takes over from
+    /// another one is checked: a bad bootstrap must not cost the running Envoy its admin port.
+    pub(super) fn check_line(&self, epoch: u32, bootstrap: &Path) -> Option<Vec<OsString>> {
+        if epoch == 0 || matches!(self.takeover, Takeover::None) {
+            return None;
+        }
+        let mut line = self.executing_envoy(bootstrap);
+        line.extend(["--mode", "validate"].map(OsString::from));
+        line.extend(self.fixed.iter().map(OsString::from));
+        Some(line)
+    }
+
+    fn executing_envoy(&self, bootstrap: &Path) -> Vec<OsString> {
+        vec![
+            "exec-child".into(),
+            "--parent".into(),
+            std::process::id().to_string().into(),
+            "--".into(),
+            self.binary.clone().into(),
+            "-c".into(),
+            bootstrap.into(),
+        ]
+    }
+
+    /// Base id of the running Envoy; `None` without hot restart or before Envoy has chosen one.
+    pub(super) fn base_id(&self) -> Option<u32> {
+        let Takeover::HotRestart { base_id, .. } = &self.takeover else { return None };
+        read_id(base_id).ok()?.trim().parse().ok()
+    }
+
     /// Removes the shared memory and the base id file, which Envoy leaves behind. Called when no epoch is running.
     pub(super) fn remove_shared_state(&self) {
-        let Takeover::HotRestart { base_id, .. } = &self.takeover else { return };
-        let Ok(id) = read_id(base_id) else { return };
-        // Envoy multiplies the base id by ten.
-        if let Ok(id) = id.trim().parse::<u64>() {
-            let _ = fs::remove_file(format!("/dev/shm/envoy_shared_memory_{}", id * 10));
+        if let Some(id) = self.base_id() {
+            hot_restart::remove_shared_memory(id);
         }
-        let _ = fs::remove_file(base_id);
+        if let Takeover::HotRestart { base_id, .. } = &self.takeover {
+            let _ = fs::remove_file(base_id);
+        }
     }
 }
 
@@ -164,11 +192,11 @@ mod tests {
     fn launch(takeover: Takeover) -> Launch {
         let fixed = vec!["--concurrency".to_owned(), "1".to_owned()];
         let drain = Duration::from_secs(45);
-        Launch { agent: "agent".into(), binary: "/bin/envoy".into(), drain, fixed, takeover }
+        Launch { agent: "agent".into(), binary: "/bin/envoy".into(), drain, fixed, takeover, start_timeout: drain }
     }
 
     fn line(launch: &Launch, epoch: u32) -> String {
-        let words = launch.line(epoch, Path::new("b.json")).unwrap();
+        let words = launch.line(epoch, Path::new("b.json"), None).unwrap();
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         words[3..].join(" ")
     }
@@ -187,10 +215,14 @@ mod tests {
         let base_id = folder.path().join("id");
         let takeover = Takeover::HotRestart { parent_shutdown: Duration::from_secs(60), base_id: base_id.clone() };
         let launch = launch(takeover);
-        assert!(line(&launch, 0).contains("--restart-epoch 0 --parent-shutdown-time-s 60 --use-dynamic-base-id"));
-        assert!(launch.line(1, Path::new("b.json")).is_err());
+        assert!(line(&launch, 0).contains(
+            "--restart-epoch 0 --parent-shutdown-time-s 60 --skip-hot-restart-parent-stats --use-dynamic-base-id"
+        ));
+        assert!(launch.line(1, Path::new("b.json"), None).is_err());
         std::fs::write(&base_id, "17\n").unwrap();
-        assert!(line(&launch, 1).contains("--restart-epoch 1 --parent-shutdown-time-s 60 --base-id 17 --concurrency"));
+        assert!(line(&launch, 1).contains(
+            "--restart-epoch 1 --parent-shutdown-time-s 60 --skip-hot-restart-parent-stats --base-id 17 --concurrency"
+        ));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -52,6 +53,10 @@ pub enum EnvoyExit {
     Aborted,
     /// Could not be started.
     NotStarted(String),
+    /// Its bootstrap was checked and is invalid; Envoy logged the reason.
+    InvalidBootstrap,
+    /// Killed because its admin port was not open after this time.
+    NoAdminPort(Duration),
 }
 
 impl EnvoyExit {
@@ -65,7 +70,7 @@ impl EnvoyExit {
 
     /// True if Envoy should be restarted.
     pub fn is_failure(&self) -> bool {
-        matches!(self, EnvoyExit::WithCode(_) | EnvoyExit::BySignal(_) | EnvoyExit::NotStarted(_))
+        !matches!(self, EnvoyExit::Normally | EnvoyExit::Aborted)
     }
 }
 
@@ -81,6 +86,8 @@ impl fmt::Display for EnvoyExit {
             },
             EnvoyExit::Aborted => f.write_str("was terminated by the agent"),
             EnvoyExit::NotStarted(reason) => f.write_str(reason),
+            EnvoyExit::InvalidBootstrap => f.write_str("rejected its bootstrap and was not started"),
+            EnvoyExit::NoAdminPort(time) => write!(f, "did not open its admin port within {time:?} and was killed"),
         }
     }
 }
@@ -98,7 +105,13 @@ mod tests {
 
     #[test]
     fn only_failures_are_restarted() {
-        let failures = [EnvoyExit::WithCode(1), EnvoyExit::BySignal(9), EnvoyExit::NotStarted(String::new())];
+        let failures = [
+            EnvoyExit::WithCode(1),
+            EnvoyExit::BySignal(9),
+            EnvoyExit::NotStarted(String::new()),
+            EnvoyExit::InvalidBootstrap,
+            EnvoyExit::NoAdminPort(std::time::Duration::ZERO),
+        ];
         assert!(failures.iter().all(EnvoyExit::is_failure));
         assert!(![EnvoyExit::Normally, EnvoyExit::Aborted].iter().any(EnvoyExit::is_failure));
         assert_eq!(EnvoyExit::BySignal(11).to_string(), "was terminated by SIGSEGV");

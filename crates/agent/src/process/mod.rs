@@ -7,5 +7,6 @@ pub mod drain;
 mod epoch;
 pub mod exec_child;
 pub mod exit;
+mod hot_restart;
 pub mod lifecycle;
 pub mod supervisor;

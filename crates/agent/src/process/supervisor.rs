@@ -1,6 +1,6 @@
 //! Supervises Envoy: starts epochs, restarts after failures, drains and stops. Pilot 0.8's rules: a new epoch is the
-//! highest running one plus one; a failure terminates all epochs, because their shared state is unknown; restart delays
-//! double until the budget is used up.
+//! highest running one plus one; restart delays double until the budget is used up. Unlike in 0.8, a failure ends only
+//! epochs that cannot serve without the failed one, and all of them are dead before the next one starts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,16 +9,19 @@ use anyhow::Result;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::back_off::BackOff;
 use super::command::Launch;
 use super::drain::{AfterDrain, Drain};
-use super::epoch;
 pub use super::epoch::EpochBootstrap;
+use super::epoch::{EpochControl, EpochTask};
 use super::exit::{EnvoyExit, ExitCause};
+use super::hot_restart::{self, ParentSocket};
 use super::lifecycle::LifecycleRequest;
+
+/// How often a change waits for an epoch that is still starting: Envoy cannot hand over before it is live.
+const STARTING: Duration = Duration::from_millis(100);
 
 /// Runs one Envoy. `configure` writes the bootstrap of an epoch.
 pub struct Supervisor<F> {
@@ -34,10 +37,25 @@ pub struct Supervisor<F> {
 }
 
 struct RunningEpoch {
-    abort: CancellationToken,
+    control: EpochControl,
     started: Instant,
+    /// A newer epoch took over its listeners.
+    is_drained: bool,
+    is_killed: bool,
+    /// Takes the messages for a parent that was killed.
+    parent: Option<ParentSocket>,
     /// Removes the file on drop.
     _bootstrap: Option<EpochBootstrap>,
+}
+
+/// What happens to the other epochs when one fails.
+enum AfterFailure {
+    /// A newer epoch has taken over already and runs on.
+    NewerServes,
+    /// An older epoch runs on; the failed one is started again.
+    StartAgain,
+    /// No epoch can serve: all end, and epoch 0 starts.
+    StartOver,
 }
 
 impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
@@ -71,7 +89,9 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
                         return cause;
                     }
                 }
-                () = sleep_until(restart.unwrap_or_else(Instant::now)), if restart.is_some() => self.start(),
+                () = sleep_until(restart.unwrap_or_else(Instant::now)), if restart.is_some() && !self.is_ending() => {
+                    self.start_or_wait();
+                }
                 Ok(()) = config_changes.changed() => self.replace(),
                 request = next_request(&mut requests) => match request {
                     LifecycleRequest::Run => {}
@@ -89,7 +109,21 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
     /// Starts a new epoch that takes over from the running one.
     fn replace(&mut self) {
         self.back_off.reset();
-        self.start();
+        self.restart = Some(Instant::now());
+    }
+
+    /// Epochs were killed that have not exited yet. A new Envoy would take one for its parent.
+    fn is_ending(&self) -> bool {
+        self.epochs.values().any(|epoch| epoch.is_killed)
+    }
+
+    fn start_or_wait(&mut self) {
+        let newest = self.epochs.last_key_value();
+        if newest.is_some_and(|(_, epoch)| !epoch.control.is_live()) {
+            self.restart = Some(Instant::now() + STARTING);
+        } else {
+            self.start();
+        }
     }
 
     fn start(&mut self) {
@@ -97,9 +131,11 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         let number = self.epochs.last_key_value().map_or(0, |(latest, _)| latest + 1);
         if number == 0 {
             self.launch.remove_shared_state();
+        } else if let Some(id) = self.launch.base_id() {
+            hot_restart::clear_starting_mark(id);
         }
-        let abort = CancellationToken::new();
-        let bootstrap = match self.launch_epoch(number, &abort) {
+        let control = EpochControl::default();
+        let bootstrap = match self.launch_epoch(number, &control) {
             Ok(bootstrap) => Some(bootstrap),
             Err(failure) => {
                 let exit = EnvoyExit::NotStarted(format!("{failure:#}"));
@@ -107,41 +143,100 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
                 None
             }
         };
-        self.epochs.insert(number, RunningEpoch { abort, started: Instant::now(), _bootstrap: bootstrap });
+        let (is_drained, is_killed, parent, started) = (false, false, None, Instant::now());
+        let epoch = RunningEpoch { control, started, is_drained, is_killed, parent, _bootstrap: bootstrap };
+        self.epochs.insert(number, epoch);
     }
 
-    fn launch_epoch(&mut self, number: u32, abort: &CancellationToken) -> Result<EpochBootstrap> {
+    fn launch_epoch(&mut self, number: u32, control: &EpochControl) -> Result<EpochBootstrap> {
         let bootstrap = (self.configure)(number)?;
-        let line = self.launch.line(number, &bootstrap.path)?;
-        let child = epoch::start(&self.launch.agent, &line)?;
-        info!(epoch = number, pid = child.id(), "started Envoy with {:?}", &line[4..]);
-        let abort = abort.clone();
-        self.running.spawn(async move { (number, epoch::wait(child, abort).await) });
+        let task = EpochTask {
+            number,
+            agent: self.launch.agent.clone(),
+            check: self.launch.check_line(number, &bootstrap.path),
+            line: self.launch.line(number, &bootstrap.path, bootstrap.admin_file.as_deref())?,
+            admin_file: bootstrap.admin_file.clone(),
+            start_timeout: self.launch.start_timeout,
+            control: control.clone(),
+        };
+        self.running.spawn(async move { (number, task.run().await) });
         Ok(bootstrap)
     }
 
     /// Handles the exit of an epoch. Returns a cause if the agent must exit too.
     fn on_exit(&mut self, number: u32, exit: &EnvoyExit) -> Option<ExitCause> {
-        let lived = self.epochs.remove(&number).map_or(Duration::ZERO, |epoch| epoch.started.elapsed());
+        let ended = self.epochs.remove(&number);
         if !exit.is_failure() {
             info!(epoch = number, "Envoy {exit}");
             let is_last = self.epochs.is_empty() && self.restart.is_none();
             return is_last.then_some(ExitCause::EnvoyDone);
         }
         error!(epoch = number, "Envoy {exit}");
-        self.abort_all();
+        match self.after_failure(number, ended.as_ref()) {
+            AfterFailure::NewerServes => {
+                self.take_place_of(number);
+                return None;
+            }
+            AfterFailure::StartAgain => warn!("the previous epoch of Envoy keeps running"),
+            AfterFailure::StartOver => self.kill_all(),
+        }
         // Epochs that fail together count as one failure.
         if self.restart.is_some() {
             return None;
         }
-        let Some(delay) = self.back_off.next(lived) else { return Some(ExitCause::GaveUp) };
+        let lived = ended.map_or(Duration::ZERO, |epoch| epoch.started.elapsed());
+        self.schedule_restart(lived)
+    }
+
+    fn schedule_restart(&mut self, lived: Duration) -> Option<ExitCause> {
+        let is_serving = self.epochs.values().any(|epoch| !epoch.is_drained && !epoch.is_killed);
+        let delay = match self.back_off.next(lived) {
+            Some(delay) => delay,
+            // The agent does not give up an Envoy that serves.
+            None if is_serving => self.back_off.longest(),
+            None => return Some(ExitCause::GaveUp),
+        };
         warn!(?delay, restarts_left = self.back_off.left(), "restarting Envoy after a failure");
         self.restart = Some(Instant::now() + delay);
         None
     }
 
-    fn abort_all(&self) {
-        self.epochs.values().for_each(|epoch| epoch.abort.cancel());
+    /// Decides by what the failed epoch was to the others: parent of a newer one, or child of an older one.
+    fn after_failure(&mut self, number: u32, failed: Option<&RunningEpoch>) -> AfterFailure {
+        if let Some((_, child)) = self.epochs.range(number..).next() {
+            // A child that is not live yet waits for its dead parent forever.
+            return if child.control.is_live() { AfterFailure::NewerServes } else { AfterFailure::StartOver };
+        }
+        let Some((_, parent)) = self.epochs.range_mut(..number).next_back() else { return AfterFailure::StartOver };
+        // A live child has closed its parent's listeners: the next child opens them. If that fails too, start over.
+        if failed.is_some_and(|epoch| epoch.control.is_live()) {
+            parent.is_drained = true;
+            return AfterFailure::StartAgain;
+        }
+        if parent.is_drained { AfterFailure::StartOver } else { AfterFailure::StartAgain }
+    }
+
+    /// Receives what the child of a dead epoch sends to it.
+    fn take_place_of(&mut self, number: u32) {
+        let (Some(id), Some((_, child))) = (self.launch.base_id(), self.epochs.range_mut(number..).next()) else {
+            return;
+        };
+        match ParentSocket::of_dead(number, id) {
+            Ok(socket) => child.parent = Some(socket),
+            Err(error) => warn!("could not open the socket of the dead Envoy: {error}; its successor may abort"),
+        }
+        info!("the newer epoch of Envoy keeps running");
+    }
+
+    fn terminate_all(&self) {
+        self.epochs.values().for_each(|epoch| epoch.control.terminate.cancel());
+    }
+
+    fn kill_all(&mut self) {
+        for epoch in self.epochs.values_mut() {
+            epoch.is_killed = true;
+            epoch.control.kill.cancel();
+        }
     }
 
     /// Drains, then terminates every epoch. A second request terminates them at once.
@@ -164,7 +259,7 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
     }
 
     async fn quit(&mut self, cause: ExitCause) -> ExitCause {
-        self.abort_all();
+        self.terminate_all();
         all_exited(&mut self.running).await;
         cause
     }

@@ -120,8 +120,11 @@ async fn run_envoy(
     let configure = |epoch| {
         let file = bootstrap::write(&plan.bootstrap_source, &plan.bootstrap_input, epoch)?;
         // If the file cannot be read, Envoy reports the error.
-        names.add_from_text(&fs::read_to_string(&file.path).unwrap_or_default());
-        Ok(EpochBootstrap { path: file.path, remove: file.is_ours })
+        let text = fs::read_to_string(&file.path).unwrap_or_default();
+        names.add_from_text(&text);
+        let admin_file = Path::new(&plan.bootstrap_input.config.config_path).join(format!("envoy-rev{epoch}.admin"));
+        let admin_file = text.contains("admin").then_some(admin_file);
+        Ok(EpochBootstrap { path: file.path, remove: file.is_ours, admin_file })
     };
     let certificate_hash = watch::Sender::new(fingerprint(&plan.restart_on));
     let changes = certificate_hash.subscribe();

@@ -21,7 +21,8 @@ const BUDGET: u32 = 10;
 
 fn launch(binary: PathBuf) -> (Launch, Drain) {
     let fixed = vec!["-l".to_owned(), "off".to_owned()];
-    let launch = Launch { agent: AGENT.into(), binary, drain: Duration::ZERO, fixed, takeover: Takeover::None };
+    let (drain, takeover, start_timeout) = (Duration::ZERO, Takeover::None, Duration::from_secs(30));
+    let launch = Launch { agent: AGENT.into(), binary, drain, fixed, takeover, start_timeout };
     let drain = Drain {
         admin: (Ipv4Addr::LOCALHOST, ports::free()).into(),
         inbound_only: true,
@@ -38,7 +39,7 @@ async fn supervised(binary: PathBuf, bootstrap: &Path) -> (ExitCause, Vec<Instan
     let mut starts = Vec::new();
     let configure = |_| {
         starts.push(Instant::now());
-        Ok(EpochBootstrap { path: bootstrap.to_owned(), remove: false })
+        Ok(EpochBootstrap { path: bootstrap.to_owned(), remove: false, admin_file: None })
     };
     let supervisor = Supervisor::new(launch, drain, BackOff::new(FIRST, BUDGET), configure);
     let (requests, changes) = (LifecycleSender::default(), watch::Sender::new(0));

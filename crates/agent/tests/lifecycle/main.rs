@@ -4,6 +4,8 @@
 
 mod crashes;
 mod fixture;
+mod hot_restart;
+mod load;
 mod rotation;
 mod shutdown;
 mod startup;

@@ -2,63 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use testkit::backend::HttpBackend;
 use testkit::{ports, servers, wait};
 
-use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, get, signal};
-
-const CLIENTS: usize = 4;
-
-fn write_certificates(folder: &Path) {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let certificate = rcgen::CertificateParams::new(vec!["cart.shop".to_owned()]).unwrap().self_signed(&key).unwrap();
-    fs::write(folder.join("cert-chain.pem"), certificate.pem()).unwrap();
-    fs::write(folder.join("root-cert.pem"), certificate.pem()).unwrap();
-    fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
-}
-
-/// Continuous requests, counted.
-struct Load {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    tasks: Vec<tokio::task::JoinHandle<Vec<String>>>,
-}
-
-impl Load {
-    fn start(port: u16) -> Load {
-        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let client = |_| {
-            let (stop, sent) = (stop.clone(), sent.clone());
-            tokio::spawn(async move {
-                let mut failures = Vec::new();
-                while !stop.load(Ordering::Relaxed) {
-                    sent.fetch_add(1, Ordering::Relaxed);
-                    match get(port).await {
-                        Ok(reply) if reply.status.is_success() => {}
-                        Ok(reply) => failures.push(reply.status.to_string()),
-                        Err(error) => failures.push(error),
-                    }
-                }
-                failures
-            })
-        };
-        let tasks = (0..CLIENTS).map(client).collect();
-        Load { stop, sent, tasks }
-    }
-
-    async fn end(self) -> (u64, Vec<String>) {
-        self.stop.store(true, Ordering::Relaxed);
-        let mut failures = Vec::new();
-        for task in self.tasks {
-            failures.extend(task.await.unwrap());
-        }
-        (self.sent.load(Ordering::Relaxed), failures)
-    }
-}
+use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, signal};
+use crate::load::{Load, write_certificates};
 
 #[tokio::test]
 async fn hot_restart_loses_no_request() {
