@@ -1,4 +1,4 @@
-//! Limits on what one proxy is sent: of resources that are too much, the largest are left out.
+//! Limits on what one proxy is sent: if resources exceed a limit, the largest are left out.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use api::Resource;
 
-/// Values in the order they were added, as long as they fit.
+/// Values in the order in which they were added, as long as they fit.
 #[derive(Debug)]
 pub(crate) struct Bounded<T> {
-    /// Bytes of one.
+    /// Bytes of one value.
     each: usize,
-    /// Bytes of all.
+    /// Bytes of all values.
     all: usize,
     kept: BinaryHeap<Kept<T>>,
     bytes: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Bounded<T> {
 /// A resource that is not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Its place among those that were added.
+    /// Its position among the added values.
     pub index: usize,
     pub name: Arc<str>,
     pub bytes: usize,
@@ -32,7 +32,7 @@ pub(crate) struct LeftOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     TooLarge,
-    /// It is the largest of all, which are too much together.
+    /// It is the largest, and all together exceed the limit.
     TooMuch,
 }
 
@@ -69,12 +69,12 @@ impl<T> Bounded<T> {
         self.left_out.push(LeftOut { index, name, bytes, why });
     }
 
-    /// Whether something was left out, so that more of the same is likely to be.
+    /// Whether a value was left out, so that further values are likely to be left out too.
     pub(crate) fn is_exceeded(&self) -> bool {
         !self.left_out.is_empty()
     }
 
-    /// What fits with its place, and what does not.
+    /// The values that fit, with their positions, and those that do not.
     pub(crate) fn finish(self) -> (Vec<(usize, T)>, Vec<LeftOut>) {
         let mut kept: Vec<_> = self.kept.into_iter().map(|kept| (kept.index, kept.value)).collect();
         kept.sort_by_key(|(index, _)| *index);

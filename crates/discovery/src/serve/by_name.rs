@@ -1,5 +1,5 @@
-//! Resources that are made when a client asks for them by name: made once for a class of clients, and bounded in all,
-//! as clients choose the names.
+//! Resources that are computed when a client asks for them by name: once for a class of clients, and limited in total,
+//! because clients choose the names.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,10 +14,10 @@ use crate::serve::bounded::{LeftOut, Why};
 use crate::serve::excess::{self, ClassExcess};
 use crate::serve::layers::memo::{Use, Wanted};
 
-/// Answers that are kept. Envoys ask for one table per port, or one per service and port; others are made again.
+/// Cached answers. Envoys ask for one route table per port, or one per service and port; others are computed again.
 const MOST_KEPT: usize = 20_000;
 
-/// Answers of one class of clients in one epoch.
+/// Answers for one class of clients and one snapshot.
 #[derive(Debug)]
 pub(crate) struct ByName {
     kind: TypeUrl,
@@ -28,14 +28,14 @@ pub(crate) struct ByName {
     bytes: AtomicUsize,
 }
 
-/// A resource, and what it was made of where that is shared.
+/// A resource, and the shared results it was computed from, if any.
 #[derive(Clone, Debug)]
 struct Answer {
     resource: Option<Resource>,
     made_of: Option<Arc<dyn Use>>,
 }
 
-/// A resource as it was made, before limits.
+/// A resource before limits are applied.
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     pub(crate) resource: Option<Resource>,
@@ -53,12 +53,12 @@ impl ByName {
         ByName { kind, namespace, settings, excess, answers: Mutex::default(), bytes: AtomicUsize::new(0) }
     }
 
-    /// The resource of this name, made now if that was not done before.
+    /// The resource of this name, computed unless it is cached.
     pub(crate) fn answer(&self, name: &str, make: impl FnOnce() -> Made) -> Option<Resource> {
         if let Some(known) = self.lock().get(name) {
             return known.resource.clone();
         }
-        // Made outside the lock: two clients may make the same, and one of it stays.
+        // Computed outside the lock: two clients may compute the same resource, and one result is kept.
         let Made { resource, mut problems, made_of } = make();
         let resource = resource.and_then(|made| self.fitting(made, &mut problems));
         if let Some(excess) = &self.excess {

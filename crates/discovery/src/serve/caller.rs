@@ -1,4 +1,4 @@
-//! Who a client proved to be by a certificate that was checked against the CA, and who may be sent secrets.
+//! The identity in a client's verified certificate, and which clients may be sent secrets.
 
 use model::printable::excerpt;
 use model::proxy::Proxy;
@@ -9,24 +9,24 @@ use xds::Peer;
 
 use crate::tls::ClientCertificates;
 
-/// Bytes of a node's words that an error repeats.
+/// Bytes of the node's namespace and account that an error repeats.
 const SHOWN: usize = 64;
 
-/// Of `spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+/// Namespace and account of `spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     pub namespace: String,
     pub account: String,
 }
 
-/// The namespace of the client's identity. `None` where it showed no certificate that bears one.
+/// The namespace in the client's certificate. `None` without a certificate that has one.
 pub(crate) fn proven_namespace(peer: &Peer) -> Option<String> {
     shown(peer).into_iter().next().map(|identity| identity.namespace)
 }
 
-/// The identity by which this client is who it says it is: one of its certificate that is of the node's namespace and
-/// service account. A node only claims an identity; without a certificate it proves none.
-/// A certificate of somebody else ends the stream, as in upstream.
+/// The identity that the client has proved: one in its certificate with the node's namespace and service account.
+/// A node only claims an identity; without a certificate nothing is proved.
+/// A certificate of another identity ends the stream, as in upstream.
 pub(super) fn identified(peer: &Peer, proxy: &Proxy, knobs: &Knobs) -> Result<Option<Identity>, Status> {
     let shown = shown(peer);
     let Some(first) = shown.first().cloned() else { return Ok(None) };
@@ -46,19 +46,19 @@ pub(super) fn identified(peer: &Peer, proxy: &Proxy, knobs: &Knobs) -> Result<Op
     Ok(own)
 }
 
-/// Whether a client may be sent secrets: one that is who it says, or any of the plain-text port where the operator says
-/// that the network can be trusted.
+/// Whether a client may be sent secrets: if it has proved its identity, or if it uses the plain-text port and the
+/// operator declared the network trusted.
 pub(super) fn may_have_secrets(identity: Option<&Identity>, peer: &Peer, knobs: &Knobs) -> bool {
     identity.is_some() || knobs.trust_plaintext && peer.extensions.get::<ClientCertificates>().is_none()
 }
 
-/// Every identity of the certificate that a client showed.
+/// Every identity in the client's certificate.
 fn shown(peer: &Peer) -> Vec<Identity> {
     let own = peer.extensions.get::<ClientCertificates>().and_then(|ClientCertificates(chain)| chain.first());
     own.map(|own| identities(own)).unwrap_or_default()
 }
 
-/// Every identity that a certificate bears.
+/// Every identity in a certificate.
 fn identities(certificate: &[u8]) -> Vec<Identity> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
@@ -98,7 +98,7 @@ mod tests {
         Peer { address: None, headers: http::HeaderMap::new(), extensions }
     }
 
-    /// Whether the client is who it says, if it is served, and whether it may have secrets.
+    /// Whether the client proved its identity, if it is served, and whether it may have secrets.
     fn check(identity: Option<&str>, knobs: &Knobs) -> Option<(bool, bool)> {
         let node = Node { id: "router~10.0.0.1~edge.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
         let (peer, proxy) = (peer(identity), Proxy::from_node(&node).unwrap());

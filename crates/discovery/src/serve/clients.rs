@@ -1,4 +1,4 @@
-//! Who is connected, and what each client was sent, accepted and refused: read by debug pages and metrics.
+//! Connected clients, and what each was sent, accepted and rejected: for debug pages and metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,64 +24,64 @@ pub struct Clients {
 /// One stream.
 #[derive(Debug)]
 pub struct Connection {
-    /// `name.namespace-7`, as upstream numbers its streams.
+    /// `name.namespace-7`, numbered as upstream numbers its streams.
     pub id: String,
     pub proxy: Arc<Proxy>,
     pub peer: Option<SocketAddr>,
     pub since: SystemTime,
-    /// Counts streams of all clients.
+    /// Number of the stream, counted over all clients.
     pub number: u64,
     types: Mutex<BTreeMap<TypeUrl, Watched>>,
     cut: Mutex<Option<Arc<RenderedView>>>,
 }
 
-/// What became of one type on one stream.
+/// The state of one type on one stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Watched {
     pub wildcard: bool,
-    /// Names asked for, shared with the stream.
+    /// Names subscribed to, shared with the stream.
     pub names: Arc<BTreeSet<Arc<str>>>,
     pub sent: Option<Answer>,
     pub acked: Option<Answer>,
-    /// The last refusal, until something newer is accepted.
+    /// The last rejection, until a newer response is accepted.
     pub refused: Option<Refusal>,
-    /// Refusals so far, by gRPC code.
+    /// Rejections so far, by gRPC code.
     pub refusals: BTreeMap<i32, u64>,
     pub sent_at: Option<SystemTime>,
     pub bytes: u64,
     pub pushes: u64,
 }
 
-/// One response.
+/// Nonce and version of one response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub nonce: String,
     pub version: Version,
 }
 
-/// A response that the client did not take.
+/// A response that the client rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
     pub answer: Answer,
     pub code: i32,
-    /// The beginning of what the client says.
+    /// The beginning of the client's message.
     pub message: String,
 }
 
-/// Bytes of a refusal's message that are kept for pages.
+/// Bytes of a rejection's message that are kept for debug pages.
 const LONGEST_MESSAGE: usize = 4 * 1024;
 
 impl Watched {
-    /// The client refused a response.
+    /// Records a rejected response.
     pub fn refuse(&mut self, answer: Answer, code: i32, message: &str) {
-        // Codes that gRPC does not have count as one.
+        // Codes unknown to gRPC are counted together.
         *self.refusals.entry(tonic::Code::from_i32(code) as i32).or_default() += 1;
         self.refused = Some(Refusal { answer, code, message: clipped(message, LONGEST_MESSAGE).to_owned() });
     }
 }
 
 impl Clients {
-    /// Adds a stream; it is taken out again by `disconnect`.
+    /// Adds a stream; `disconnect` removes it.
     pub fn connect(&self, proxy: Arc<Proxy>, peer: Option<SocketAddr>) -> Arc<Connection> {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let connection = Arc::new(Connection {
@@ -102,12 +102,12 @@ impl Clients {
         self.left.notify_one();
     }
 
-    /// Resolves when a client has left since the last call. For one waiter.
+    /// Resolves when a client has disconnected since the last call. For one waiter.
     pub async fn left(&self) {
         self.left.notified().await;
     }
 
-    /// Whether some client watches this type.
+    /// Whether any client watches this type.
     pub fn watch(&self, kind: &TypeUrl) -> bool {
         self.all().iter().any(|connection| lock(&connection.types).contains_key(kind))
     }
@@ -124,28 +124,28 @@ impl Clients {
 }
 
 impl Connection {
-    /// What became of each type.
+    /// The state of each type.
     pub fn watched(&self) -> BTreeMap<TypeUrl, Watched> {
         lock(&self.types).clone()
     }
 
-    /// Refusals of one type so far, by gRPC code.
+    /// Rejections of one type so far, by gRPC code.
     pub fn refusals(&self, kind: &TypeUrl) -> BTreeMap<i32, u64> {
         lock(&self.types).get(kind).map(|watched| watched.refusals.clone()).unwrap_or_default()
     }
 
-    /// Whether it only looks at debug pages, as istioctl does.
+    /// Whether the client only reads debug pages, as istioctl does.
     pub fn only_looks(&self) -> bool {
         let types = lock(&self.types);
         !types.is_empty() && types.keys().all(TypeUrl::is_debug)
     }
 
-    /// Changes what is known of one type.
+    /// Updates the state of one type.
     pub fn note(&self, kind: &TypeUrl, change: impl FnOnce(&mut Watched)) {
         change(lock(&self.types).entry(kind.clone()).or_default());
     }
 
-    /// What this client is served from now.
+    /// Records the view that this client is served.
     pub fn cut(&self) -> Option<Arc<RenderedView>> {
         lock(&self.cut).clone()
     }

@@ -1,6 +1,6 @@
-//! Configuration over xDS, the other side of `xds://` sources: config objects for clients that are control planes
-//! themselves. A type is `group/version/Kind`; each object travels in the envelope of MCP, and services of registries
-//! are sent as ServiceEntries.
+//! Configuration over xDS, the server of `xds://` sources: config objects for clients that are control planes.
+//! A type is `group/version/Kind`; each object is sent in the envelope of MCP, and services of registries are sent as
+//! ServiceEntries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +19,13 @@ use crate::serve::snapshot_writer::PublishedSnapshot;
 /// Types under which clients ask for the mesh config; the first is upstream's.
 const MESH: [&str; 2] = ["core/v1alpha1/MeshConfig", "/v1alpha1/MeshConfig"];
 
-/// The objects of each kind that somebody asked for, made once for all clients.
+/// The objects of each kind that a client asked for, encoded once for all clients.
 #[derive(Debug, Default)]
 pub struct Configs(Mutex<HashMap<TypeUrl, Made>>);
 
 type Synthetic = BTreeMap<ServiceKey, Vec<Resource>>;
 
-/// What was made of one type, and in which epoch.
+/// The encoded objects of one type, and the number of their snapshot.
 #[derive(Clone, Debug)]
 struct Made {
     epoch: u64,
@@ -35,12 +35,12 @@ struct Made {
     synthetic: Synthetic,
 }
 
-/// What a type of configuration stands for.
+/// The meaning of a requested type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Mesh,
     Objects(Kind),
-    /// A kind that nobody here knows, of which there are no objects.
+    /// An unknown kind, which has no objects.
     Nothing,
 }
 
@@ -49,7 +49,7 @@ impl Configs {
     pub fn set(&self, epoch: &PublishedSnapshot, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
         let content = content(kind)?;
         if content == Content::Nothing {
-            // Not kept: there is no end of unknown names.
+            // Not cached: the number of unknown names is unlimited.
             return Some(Arc::new(ResourceSet::new(kind.clone(), [])));
         }
         let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Configs {
 }
 
 impl Configs {
-    /// Drops types that are watched no more.
+    /// Drops types that are no longer watched.
     pub fn retain(&self, is_watched: impl Fn(&TypeUrl) -> bool) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|kind, _| is_watched(kind));
     }
@@ -124,7 +124,7 @@ impl Content {
         self == Content::Objects(Kind::ServiceEntry)
     }
 
-    /// The type of its messages.
+    /// The type URL of its messages.
     fn message(self) -> TypeUrl {
         TypeUrl::from(if self == Content::Mesh { MeshConfig::type_url() } else { Envelope::type_url() })
     }

@@ -1,5 +1,5 @@
-//! What is left out of the configuration of connected clients because it exceeds a limit: reported as problems for as
-//! long as a client of the class is connected.
+//! Resources that connected clients are not sent because they exceed a limit: reported as problems as long as a client
+//! of the class is connected.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::serve::bounded::{LeftOut, Why};
 
-/// Problems that are reported; thousands of filters may be too much at once.
+/// Problems reported at most; a mesh may have thousands of filters that exceed a limit.
 const MOST_REPORTED: usize = 200;
-/// Resources of one type that are named for a class of clients.
+/// Resources of one type that are listed for a class of clients.
 const MOST_NAMED: usize = 10;
 
 /// Problems of all classes.
@@ -27,35 +27,35 @@ pub struct Excesses {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By class, type and the name that was asked for.
+    /// By class, type and requested name.
     problems: BTreeMap<(u64, TypeUrl, Arc<str>), Vec<Problem>>,
     classes: u64,
     sent: Vec<Problem>,
 }
 
-/// Problems of one class of clients; they end with it.
+/// Problems of one class of clients; dropped with it.
 #[derive(Debug)]
 pub struct ClassExcess {
     class: u64,
-    /// Some problem was reported.
+    /// True once a problem was reported.
     is_used: AtomicBool,
     all: Arc<Excesses>,
 }
 
 impl Excesses {
-    /// Problems are sent along with all other changes.
+    /// Problems are sent to the snapshot writer as changes.
     pub fn new(changes: mpsc::Sender<Batch>) -> Arc<Excesses> {
         Arc::new(Excesses { changes, known: Mutex::default() })
     }
 
-    /// Where a new class reports.
+    /// The reporter of a new class.
     pub fn class(self: &Arc<Self>) -> Arc<ClassExcess> {
         let mut known = self.lock();
         known.classes += 1;
         Arc::new(ClassExcess { class: known.classes, is_used: AtomicBool::new(false), all: self.clone() })
     }
 
-    /// Sends the list of problems if it is not what was sent last.
+    /// Sends the list of problems if it changed.
     fn send(&self, known: &mut Known) {
         let all = known.problems.values().flatten();
         let distinct: BTreeMap<_, &Problem> = all.map(|p| ((&p.about, &p.message), p)).collect();
@@ -66,7 +66,7 @@ impl Excesses {
         }
         if problems != known.sent {
             let batch = Batch { source: SourceId("limits".into()), changes: vec![Change::Problems(problems.clone())] };
-            // A full channel means that batches wait; the next report sends it again.
+            // If the channel is full, the next report sends the list again.
             if self.changes.try_send(batch).is_ok() {
                 known.sent = problems;
             }
@@ -79,7 +79,7 @@ impl Excesses {
 }
 
 impl ClassExcess {
-    /// All that is wrong with resources of one type, or with the one of this name.
+    /// Replaces the problems of one type, or of the resource of this name.
     pub fn set(&self, kind: &TypeUrl, name: &str, problems: &[Problem]) {
         if problems.is_empty() && !self.is_used.load(Ordering::Relaxed) {
             return;
@@ -111,7 +111,7 @@ impl Drop for ClassExcess {
     }
 }
 
-/// What is said of resources that are not sent.
+/// Problems for resources that are not sent.
 pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], knobs: &Knobs) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
     for found in left_out.iter().take(MOST_NAMED) {

@@ -1,5 +1,5 @@
-//! What configuration objects were before they changed, for as long as a connected client may still refuse the change.
-//! One history is shared by all epochs: what clients accept, and which of them leave, shortens it at once.
+//! Earlier versions of changed configuration objects, kept as long as a connected client may still reject the change.
+//! All snapshots share one history; it is shortened when clients accept changes or disconnect.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::config::{Key, Kind, Meta, Object};
 use tracing::info;
 
-/// Steps remembered. Only steps that change objects count, so a storm of endpoints does not push them out.
+/// Steps kept. Only steps that change objects count, so many changes of endpoints do not displace them.
 const MOST_STEPS: usize = 256;
 
-/// Bytes of former objects remembered. A client that never answers holds back everything since its connection; this is
-/// 256 edits of an object of 32 KB, and 50 to 200 MB if the objects were kept parsed.
+/// Bytes of earlier objects kept. A client that never answers keeps everything since it connected; this limit is 256
+/// edits of an object of 32 KB. Parsed objects would need 50 to 200 MB.
 const MOST_BYTES: usize = 8 << 20;
 
-/// An object that changed, with what it was: `None` if it was not there.
+/// A changed object with its earlier version: `None` if it did not exist.
 pub type Replaced = (Key, Option<Object>);
 
 /// The last changes of objects.
@@ -25,11 +25,11 @@ pub struct History(Mutex<Steps>);
 struct Steps {
     steps: VecDeque<Step>,
     bytes: usize,
-    /// Of changes up to this epoch nothing is known any more.
+    /// Changes up to this snapshot number are no longer known.
     forgotten: u64,
-    /// Epochs that connected clients have accepted, each with the number of clients.
+    /// Snapshot numbers that connected clients have accepted, each with the number of clients.
     accepted: BTreeMap<u64, usize>,
-    /// A limit was reported since the history was last empty.
+    /// The limit was reported since the history was last empty.
     is_reported: bool,
 }
 
@@ -40,13 +40,13 @@ struct Step {
     replaced: Box<[(Key, Former)]>,
 }
 
-/// A former object. Encoded it takes a twentieth of what it takes parsed, and its size is known.
+/// An earlier object. Encoded it needs a twentieth of the memory, and its size is known.
 #[derive(Clone, Debug)]
 enum Former {
-    /// Most objects of a first list.
+    /// It did not exist, as most objects of a first list.
     Absent,
     Encoded(Arc<(Arc<Meta>, Box<[u8]>)>),
-    /// Of a kind without a message.
+    /// An object of a kind without a message.
     Whole(Box<Object>),
 }
 
@@ -83,7 +83,7 @@ impl History {
         Follower { history: self.clone(), accepted: epoch }
     }
 
-    /// Moves a client from one epoch to another, or out.
+    /// Moves a client from one snapshot to another, or removes it.
     fn moved(&self, from: u64, to: Option<u64>) {
         let dropped = {
             let mut steps = self.lock();
@@ -98,16 +98,15 @@ impl History {
             }
             steps.shorten()
         };
-        // Freed outside the lock.
+        // Dropped after the lock is released.
         drop(dropped);
     }
 
-    /// Bytes of former objects that are kept.
+    /// Bytes of earlier objects kept.
     pub fn bytes(&self) -> usize {
         self.lock().bytes
     }
 
-    /// A panic elsewhere leaves the steps whole, so a poisoned lock is still good to use.
     fn lock(&self) -> MutexGuard<'_, Steps> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +137,7 @@ impl Steps {
         Some(found.into_iter().map(|(key, (_, former))| (key.clone(), former.clone())).collect())
     }
 
-    /// Takes out the oldest steps: those that all clients have accepted, and those above the limits.
+    /// Drops the oldest steps: those that all clients have accepted, and those above the limits.
     fn shorten(&mut self) -> Vec<Step> {
         let accepted = self.accepted.keys().next().copied().unwrap_or(u64::MAX);
         let mut dropped = Vec::new();
@@ -184,9 +183,9 @@ impl Former {
         }
     }
 
-    /// About what it takes in memory.
+    /// Approximate bytes in memory.
     fn bytes(&self) -> usize {
-        /// Structs take this many times the size of their JSON.
+        /// Memory of parsed objects as a multiple of their JSON.
         const PARSED: usize = 8;
         let own = size_of::<(Key, Former)>();
         own + match self {
@@ -198,14 +197,14 @@ impl Former {
 }
 
 fn meta_bytes(meta: &Meta) -> usize {
-    /// Of a text and its place in a map.
+    /// Bytes of a string and its entry in a map.
     const TEXT: usize = 64;
     let labels = meta.labels.iter().map(|(key, value)| key.len() + value.len() + TEXT);
     let annotations = meta.annotations.iter().map(|(key, value)| key.len() + value.len() + TEXT);
     size_of::<Meta>() + labels.chain(annotations).sum::<usize>()
 }
 
-/// A connected client's place in the history: changes after the epoch that it has accepted are kept for it.
+/// A connected client's position in the history: changes after the snapshot it has accepted are kept for it.
 #[derive(Debug)]
 pub struct Follower {
     history: Arc<History>,

@@ -1,15 +1,15 @@
-//! Frees what was made for clients that are gone, and for epochs that have passed.
+//! Frees what was computed for clients that disconnected and for earlier snapshots.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::serve::session::ControlPlane;
 
-/// Time between the leaving of a client, or a change of the world, and the freeing of what it leaves. A client that
-/// reconnects meanwhile finds everything in place.
+/// Time between the disconnect of a client, or a new snapshot, and the cleanup. A client that reconnects meanwhile
+/// finds everything still cached.
 const REST: Duration = Duration::from_secs(5);
 
-/// Shares a control plane with a task that frees for it until the world ends.
+/// Shares a control plane with a task that cleans up until the snapshot writer ends.
 pub(crate) fn started(pilot: ControlPlane) -> Arc<ControlPlane> {
     let pilot = Arc::new(pilot);
     tokio::spawn(follow(pilot.clone()));

@@ -1,4 +1,4 @@
-//! Sends the mesh settings back to the sources that read them.
+//! Sends the mesh settings back to the sources that use them.
 
 use std::collections::BTreeSet;
 

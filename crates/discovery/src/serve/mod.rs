@@ -1,9 +1,8 @@
-//! From changes to responses: `snapshot_writer` applies batches and publishes epochs, `views` cuts and renders them
-//! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
-//! `turns` shares time between namespaces, `bounded` and `excess` keep what is sent within limits,
-//! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch, `mesh` by which
-//! settings to place what they see, and `statuses` what is to be written back. `history` keeps what objects were, and
-//! `housekeeping` frees what is of no more use.
+//! From changes to responses. `snapshot_writer` applies batches and publishes snapshots; `views` selects and renders
+//! them once per class of clients; `session` connects a view to the protocol; `clients` lists connected clients;
+//! `turns` divides computing time between namespaces; `bounded` and `excess` apply limits; `quarantine` keeps
+//! rejected objects and resources from a client. Back to sources go fetch requests (`fetch_requests`), settings
+//! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects; `housekeeping` frees memory.
 
 pub(crate) mod bounded;
 mod by_name;

@@ -1,4 +1,4 @@
-//! How fast one client is served, for metrics: when a change reached it, and when all of it had been sent.
+//! Measures how fast one client is served: when it adopted a change, and when all of the change had been sent.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,7 +8,7 @@ use api::TypeUrl;
 use crate::metrics::Metrics;
 use crate::serve::round::RoundTime;
 
-/// The clock of one stream.
+/// Times of one stream.
 #[derive(Debug)]
 pub(crate) struct Pace {
     metrics: Arc<Metrics>,
@@ -18,7 +18,7 @@ pub(crate) struct Pace {
     change: Option<Underway>,
 }
 
-/// A change on its way to the client.
+/// A change that is being sent to the client.
 #[derive(Debug)]
 struct Underway {
     published: SystemTime,
@@ -30,8 +30,8 @@ impl Pace {
         Pace { metrics, round, asked: None, change: None }
     }
 
-    /// The stream has nothing to send. What it had of the last change is sent now, but for types that wait
-    /// for the client; a change that did not concern the client is not counted.
+    /// The stream has nothing to send: its part of the last change is sent, except types that wait for the client. A
+    /// change that does not concern the client is not counted.
     pub(crate) fn idle(&mut self) {
         if let Some(took) = self.change.take().and_then(|change| change.last_sent) {
             self.metrics.converged(took);
@@ -50,7 +50,7 @@ impl Pace {
         self.asked = Some(Instant::now());
     }
 
-    /// A response went out.
+    /// A response was sent.
     pub(crate) fn sent(&mut self, kind: &TypeUrl, bytes: usize) {
         self.metrics.sent(kind, bytes, self.asked.take().map(|asked| asked.elapsed()));
         if let Some(change) = &mut self.change {
@@ -67,7 +67,7 @@ impl Pace {
     }
 }
 
-/// The clock may have been set back meanwhile.
+/// Zero if the system clock was set back meanwhile.
 fn since(time: SystemTime) -> Duration {
     time.elapsed().unwrap_or_default()
 }

@@ -1,5 +1,4 @@
-//! Streams that the server ended because of their clients, in the log: not more often than a person can read, however
-//! often clients try.
+//! Logs streams that the server ended because of their clients: at a limited rate, however often clients try.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -8,12 +7,12 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 use tracing::warn;
 
-/// Least time between two lines.
+/// Minimum time between two lines.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Of a status, which repeats what the client sent.
+/// Bytes of a status in the log; it may repeat what the client sent.
 const LONGEST: usize = 512;
 
-/// When the last line was written, and how many were left out since.
+/// Time of the last line, and the number of lines suppressed since.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<(Option<Instant>, u64)>);
 
@@ -26,7 +25,7 @@ impl Refusals {
         warn!(peer, code = ?status.code(), reason, left_out, "ended a stream because of its client");
     }
 
-    /// How many were left out before this one; None if it is left out, too.
+    /// Number of lines suppressed before this one; `None` if this one is suppressed too.
     fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, left_out) = &mut *state;

@@ -1,5 +1,5 @@
-//! What one class of clients is served in one snapshot: its view, and for each type a set put together from layers.
-//! Sets are made on first use, and taken over from the snapshot before where their layers hold.
+//! What one class of clients is served in one snapshot: its view, and for each type a set made of layers. Sets are
+//! computed on first use, and reused from the previous snapshot if their layers are still valid.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use crate::serve::layers::{Layers, Part, ResourceLayer, RouteTable};
 use crate::serve::renderings::Renderings;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
-/// Types that are served, in the order of their slots.
+/// Number of served types.
 const TYPES: usize = 7;
 const KINDS: [TypeUrl; TYPES] = [
     TypeUrl::CLUSTER,
@@ -34,12 +34,12 @@ const KINDS: [TypeUrl; TYPES] = [
     TypeUrl::SECRET,
 ];
 
-/// The config of one class of clients in one snapshot.
+/// The resources of one class of clients in one snapshot.
 pub struct RenderedView {
     pub epoch: u64,
     pub view: Arc<View>,
     source: Source,
-    /// Where to report what is left out, if this is served to anyone.
+    /// Where resources that exceed limits are reported; `None` for a trial.
     excess: Option<Arc<ClassExcess>>,
     sets: [OnceLock<Arc<MadeSet>>; TYPES],
     before: [Option<Arc<MadeSet>>; TYPES],
@@ -49,13 +49,13 @@ pub struct RenderedView {
 /// Where layers come from.
 #[derive(Clone, Debug)]
 enum Source {
-    /// From those that all clients share.
+    /// Shared by all clients.
     Shared { layers: Arc<Layers>, published: Arc<PublishedSnapshot>, pins: u128 },
-    /// They are made for this view alone.
+    /// Computed for this view alone.
     Alone(Arc<Renderings>),
 }
 
-/// A set, and what it was made of.
+/// A set, and the results it was made from.
 #[derive(Debug)]
 struct MadeSet {
     epoch: u64,
@@ -110,7 +110,7 @@ impl RenderedView {
         next
     }
 
-    /// What policies ask of clients that reach this class.
+    /// The policies that apply to this class.
     pub fn guards(&self) -> Guards {
         *self.guards.get_or_init(|| guards(&self.view))
     }
@@ -121,7 +121,7 @@ impl RenderedView {
         Some(self.sets[index].get_or_init(|| self.made(index, kind)).set.clone())
     }
 
-    /// Whether a set is made, or can be made in microseconds of layers that are at hand.
+    /// Whether a set is computed, or can be made from cached layers in microseconds.
     pub fn is_quick(&self, kind: &TypeUrl) -> bool {
         let Some(index) = KINDS.iter().position(|served| served == kind) else { return false };
         if self.sets[index].get().is_some() {
@@ -129,7 +129,7 @@ impl RenderedView {
         }
         let Some(before) = self.before[index].as_deref() else { return false };
         if *kind == TypeUrl::ENDPOINT {
-            // Few assignments are to be renewed, if any.
+            // At most a few assignments have to be renewed.
             return self.is_quick(&TypeUrl::CLUSTER)
                 && self.view.is_same_but_endpoints(&before.view)
                 && self.wanted().is_some_and(|wanted| wanted.is_next_to(before.epoch));
@@ -160,7 +160,7 @@ impl RenderedView {
         Arc::new(made)
     }
 
-    /// Whether a set of an earlier snapshot holds for this one.
+    /// Whether a set of an earlier snapshot is valid for this one.
     fn may_take_over(&self, before: &MadeSet) -> bool {
         let Some(wanted) = self.wanted() else { return false };
         self.view.is_same_but_endpoints(&before.view)
@@ -189,7 +189,7 @@ impl RenderedView {
         }
     }
 
-    /// The layers of a type. Patches and limits are for all resources of the type together.
+    /// The layers of a type. Patches and limits apply to all resources of the type together.
     fn layers_of(&self, kind: &TypeUrl) -> Vec<Arc<Entry<ResourceLayer>>> {
         let has_directions = *kind == TypeUrl::CLUSTER || *kind == TypeUrl::LISTENER;
         let is_plain = self.view.patches.is_empty() && *self.view.proxy.kind == ProxyKind::Sidecar;
@@ -294,7 +294,7 @@ impl RenderedView {
         ByName::new(kind, proxy.unrecorded().namespace.clone(), settings.clone(), self.excess.clone())
     }
 
-    /// Secrets, which are served by name. Their bytes go to no cache.
+    /// Secrets, which are served by name. Their bytes are never cached.
     fn secrets(&self) -> MadeSet {
         let view = self.view.clone();
         let set = ResourceSet::new(TypeUrl::SECRET, []).with_fallback(move |name| {

@@ -1,5 +1,5 @@
-//! Rendered resources by the fingerprint of their plan: each distinct resource is encoded once for all
-//! clients. What no client holds any more is dropped soon.
+//! Rendered resources by the fingerprint of their plan: each distinct resource is encoded once for all clients.
+//! Resources that no client uses any more are dropped soon.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,15 +7,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use api::Resource;
 use translate::Recipe;
 
-/// Bytes that are rendered between two sweeps, at least. What no client holds is kept over one sweep, if it was used
-/// since the one before: parts of a route table are of use again after the next change.
+/// Minimum bytes rendered between two sweeps. An unused resource survives a sweep if it was used since the previous
+/// one: parts of a route table are often needed again after the next change.
 const SWEEP_BYTES: usize = 4 << 20;
-/// The same as a part of what the last sweep left, so that sweeps of a large store stay rare.
+/// The same as a fraction of the bytes left by the last sweep, so that sweeps of a large cache are rare.
 const SWEEP_PART: usize = 4;
-/// What an entry takes beside its bytes.
+/// Memory of an entry in addition to its bytes.
 const OVERHEAD: usize = 128;
 
-/// Every rendering that some client holds or held a moment ago.
+/// The cache of renderings.
 #[derive(Debug, Default)]
 pub struct Renderings {
     kept: Mutex<Kept>,
@@ -24,9 +24,9 @@ pub struct Renderings {
 #[derive(Debug, Default)]
 struct Kept {
     entries: HashMap<u128, Entry>,
-    /// How many sweeps there were.
+    /// Number of sweeps so far.
     sweeps: u64,
-    /// Bytes that the last sweep left.
+    /// Bytes left by the last sweep.
     left: usize,
     /// Bytes added since.
     added: usize,
@@ -35,22 +35,22 @@ struct Kept {
 #[derive(Debug)]
 struct Entry {
     resource: Resource,
-    /// The number of sweeps at its last use.
+    /// Number of sweeps at its last use.
     used: u64,
 }
 
 impl Renderings {
-    /// The rendering kept under this fingerprint.
+    /// The cached rendering with this fingerprint.
     pub fn find(&self, fingerprint: u128) -> Option<Resource> {
         self.lock().find(fingerprint)
     }
 
-    /// The rendering kept under this fingerprint, made now if there is none.
+    /// The rendering with this fingerprint, rendered unless it is cached.
     pub fn get(&self, fingerprint: u128, render: impl FnOnce() -> Resource) -> Resource {
         if let Some(found) = self.lock().find(fingerprint) {
             return found;
         }
-        // Rendered outside the lock: two clients may render the same thing, and one rendering stays.
+        // Rendered outside the lock: two clients may render the same resource, and one result is kept.
         let made = render();
         let mut kept = self.lock();
         if kept.added > SWEEP_BYTES.max(kept.left / SWEEP_PART) {
@@ -59,7 +59,7 @@ impl Renderings {
         kept.add(fingerprint, made)
     }
 
-    /// The rendering of a recipe. Secrets go to no cache.
+    /// The rendering of a recipe. Secrets are not cached.
     pub fn rendered(&self, recipe: &Recipe) -> Resource {
         match recipe.fingerprint {
             Some(fingerprint) => self.get(fingerprint, || recipe.render()),
@@ -67,7 +67,7 @@ impl Renderings {
         }
     }
 
-    /// Drops what no client holds, unless it was used since the last sweep.
+    /// Drops renderings that no client uses, unless they were used since the last sweep.
     pub fn sweep(&self) {
         self.lock().sweep();
     }
@@ -75,11 +75,11 @@ impl Renderings {
     /// Drops everything: no client is connected.
     pub fn clear(&self) {
         let kept = std::mem::take(&mut *self.lock());
-        // Freed outside the lock.
+        // Dropped after the lock is released.
         drop(kept);
     }
 
-    /// How many renderings are kept.
+    /// Number of cached renderings.
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }

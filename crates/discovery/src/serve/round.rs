@@ -1,13 +1,13 @@
-//! How long a push round takes: the time from the publishing of a snapshot until a client has been sent what changed.
-//! The writer gathers changes for about that long, so that under load it does not publish faster than clients follow.
+//! Measures push rounds: the time from the publication of a snapshot until a client has been sent the changes. The
+//! writer gathers changes for about that long, so that under load it does not publish faster than clients follow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A client counts with at most this much: one that reads slowly must not hold back the others.
+/// Maximum counted for one client: one that reads slowly must not delay the others.
 const LONGEST: Duration = Duration::from_millis(200);
 
-/// The sum and the number of the times since the last look.
+/// Sum and number of the times since the last read.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTime {
     micros: AtomicU64,
@@ -15,14 +15,14 @@ pub(crate) struct RoundTime {
 }
 
 impl RoundTime {
-    /// A client was sent all of a change this long after it was published.
+    /// Records that a client was sent all of a change this long after its publication.
     pub(crate) fn note(&self, took: Duration) {
         let micros = u64::try_from(took.min(LONGEST).as_micros()).unwrap_or_default();
         self.micros.fetch_add(micros, Ordering::Relaxed);
         self.clients.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The mean since the last call; zero if no client was sent anything.
+    /// The mean since the last call; zero if no client was sent a change.
     pub(crate) fn take(&self) -> Duration {
         let (micros, clients) = (self.micros.swap(0, Ordering::Relaxed), self.clients.swap(0, Ordering::Relaxed));
         Duration::from_micros(micros.checked_div(clients).unwrap_or_default())

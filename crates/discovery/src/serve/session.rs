@@ -1,4 +1,4 @@
-//! One client as the protocol sees it: its place in the world, and what it is served from there.
+//! One client's session: its snapshot, its view of it, and its quarantine.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -30,12 +30,12 @@ use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
 use crate::serve::turns::Turns;
 use crate::serve::views::{Placement, Views, is_served};
 
-/// Bytes of a refusal's message that are logged; pages have more of it.
+/// Bytes of a rejection's message in the log; debug pages show more.
 const LOGGED_MESSAGE: usize = 1024;
-/// Names of what is kept from a client that are logged.
+/// Names of pinned or withheld objects in the log.
 const LOGGED_NAMES: usize = 10;
 
-/// The control plane as the protocol asks it.
+/// The state that all sessions share.
 #[derive(Debug)]
 pub struct ControlPlane {
     world: SnapshotWriter,
@@ -44,7 +44,7 @@ pub struct ControlPlane {
     configs: Arc<Configs>,
     clients: Arc<Clients>,
     register: Arc<Register>,
-    /// Sources, some of which must be in sync before anybody is served.
+    /// Sources; the required ones must sync before any client is served.
     sources: SourceSet,
     debug: Arc<OnceLock<Debug>>,
     refusals: Refusals,
@@ -52,7 +52,7 @@ pub struct ControlPlane {
 
 type MakeSet = dyn Fn(&TypeUrl) -> Option<Arc<ResourceSet>> + Send + Sync;
 
-/// What answers requests for debug pages.
+/// Renders debug pages.
 struct Debug(Box<MakeSet>);
 
 impl fmt::Debug for Debug {
@@ -78,13 +78,13 @@ impl ControlPlane {
         }
     }
 
-    /// Answers requests for debug pages over xDS with this from now on.
+    /// Sets the renderer of debug pages that are requested over xDS.
     pub fn answer_debug(&self, answer: impl Fn(&TypeUrl) -> Option<Arc<ResourceSet>> + Send + Sync + 'static) {
-        // Only the first counts; there is one, at start.
+        // Called once, at start-up; further calls have no effect.
         let _ = self.debug.set(Debug(Box::new(answer)));
     }
 
-    /// Who is watched now.
+    /// The connected clients.
     pub fn sources(&self) -> &SourceSet {
         &self.sources
     }
@@ -97,7 +97,7 @@ impl ControlPlane {
         &self.views
     }
 
-    /// Where to record.
+    /// The metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         self.world.metrics()
     }
@@ -106,19 +106,19 @@ impl ControlPlane {
         &self.clients
     }
 
-    /// What is kept from clients that refused it.
+    /// Pins and withheld resources of all clients.
     pub fn register(&self) -> &Register {
         &self.register
     }
 
-    /// Drops what no connected client uses.
+    /// Drops caches that no connected client uses.
     pub(crate) fn free_unused(&self) {
         self.views.free_unused(&self.world.now());
         self.configs.retain(|kind| self.clients.watch(kind));
     }
 
-    /// Config objects for a client that may read them: one that proved to be of the root namespace, or anybody
-    /// where the mesh does not ask for proof.
+    /// Config objects, if the client may read them: it has proved to be of the root namespace, or the mesh requires no
+    /// proof.
     fn configs_for(&self, proxy: &Proxy, peer: &Peer) -> Result<Option<Arc<Configs>>, Status> {
         let settings = &self.world.now().snapshot.settings;
         let (root, proven) = (settings.root_namespace(), caller::proven_namespace(peer));
@@ -136,7 +136,7 @@ impl ControlPlane {
         }
     }
 
-    /// Sources that have not synced yet.
+    /// Required sources that have not synced yet.
     pub fn missing_sources(&self) -> Vec<SourceId> {
         self.sources.unsynced(&self.world.now().snapshot.synced)
     }
@@ -147,7 +147,7 @@ impl Control for ControlPlane {
 
     async fn connect(&self, mut node: Node, peer: Peer) -> Result<Session, Status> {
         let is_near = peer.address.is_some_and(|address| address.ip().is_loopback());
-        // istioctl, which only looks at debug pages.
+        // istioctl, which only reads debug pages.
         let looking = node.id.strip_prefix("debug~").filter(|_| is_near).map(|rest| format!("sidecar~{rest}"));
         let is_looking = looking.is_some();
         node.id = looking.unwrap_or(node.id);
@@ -213,14 +213,14 @@ impl Control for ControlPlane {
     }
 }
 
-/// A connection until its client is served; it ends if the client leaves before.
+/// A connection before its client is served; disconnected if the client leaves before.
 struct Arrival<'a> {
     clients: &'a Clients,
     connection: Option<Arc<Connection>>,
 }
 
 impl Arrival<'_> {
-    /// From now on the session ends the connection.
+    /// The session takes over the connection.
     fn served(mut self) {
         self.connection = None;
     }
@@ -240,30 +240,30 @@ pub struct Session {
     epochs: watch::Receiver<Arc<PublishedSnapshot>>,
     epoch: Arc<PublishedSnapshot>,
     views: Arc<Views>,
-    /// Config objects themselves, where this client may read them.
+    /// Config objects, if this client may read them.
     configs: Option<Arc<Configs>>,
     clients: Arc<Clients>,
     register: Arc<Register>,
     connection: Arc<Connection>,
-    /// Its class, which lives as long as one of its clients is connected.
+    /// Its class, which exists as long as one of its clients is connected.
     placement: Placement,
     cut: Arc<RenderedView>,
     quarantine: Quarantine,
-    /// Keeps what this client may still refuse.
+    /// Keeps earlier versions of objects that this client may still reject.
     follower: Follower,
     pace: Pace,
     refuser: Refuser,
-    /// Who pays for searches of what it refused.
+    /// The account for searches after its rejections.
     payer: Payer,
     may_have_secrets: bool,
-    /// Debug pages, for callers of the same machine.
+    /// Debug pages, for clients on the same machine.
     debug: Option<Arc<OnceLock<Debug>>>,
-    /// Where its work is done.
+    /// Runs its work.
     executor: Executor,
 }
 
 impl Session {
-    /// Takes what this client is served from its epoch, with its pins.
+    /// Renders the client's snapshot with its pins.
     fn recut(&mut self) {
         let (proxy, pins) = (&self.connection.proxy, self.quarantine.pins());
         (self.placement, self.cut) = self.views.cut(&self.epoch, proxy, pins, Some(&self.placement));
@@ -380,8 +380,7 @@ impl Client for Session {
     fn rejected(&mut self, rejection: &Rejection<'_>) -> Verdict {
         let (kind, message) = (rejection.kind, rejection.message);
         if rejection.offered.is_empty() || self.cut.set(kind).is_none() {
-            // Refused was only that something is gone, or a config object as such; there is nothing to keep from
-            // the client.
+            // Only a removal was rejected, or a config object for another control plane; nothing can be withheld.
             return Verdict::Unchanged;
         }
         let Some(current) = self.current(kind) else { return Verdict::Unchanged };
@@ -432,7 +431,7 @@ impl Drop for Session {
     }
 }
 
-/// Runs what may take long without keeping the other tasks of this thread waiting.
+/// Runs long work without blocking other tasks of this thread.
 fn aside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

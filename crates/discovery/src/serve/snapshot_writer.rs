@@ -1,5 +1,5 @@
-//! The one task that writes the snapshot. A first change is applied at once; changes that follow closely
-//! are gathered for a few milliseconds, so that a burst costs one push and nobody waits for a quiet gap.
+//! The one task that writes the snapshot. The first change is applied at once; changes that follow closely are
+//! gathered for a few milliseconds, so that a burst costs one push, without waiting for a pause.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -18,26 +18,26 @@ use crate::metrics::Metrics;
 use crate::serve::history::History;
 use crate::serve::round::RoundTime;
 
-/// How many steps back a client may be and still be moved forward by differences alone.
+/// Deltas kept: clients that are at most this many snapshots behind advance by differences.
 const REMEMBERED: usize = 64;
-/// Keys in all these steps but the last, about 1 MB: to go through more takes as long as to make everything again.
+/// Keys in all these deltas but the last, about 1 MB: processing more takes as long as computing everything again.
 const REMEMBERED_KEYS: usize = 16_384;
 
-/// Changes after the first of a burst are gathered this long, and longer when applying takes longer.
+/// Changes after the first of a burst are gathered this long, or longer if applying takes longer.
 const GATHER: Duration = Duration::from_millis(5);
 /// Problems logged at once; a folder of broken files must not flood the log.
 const MOST_TOLD: usize = 20;
 const GATHER_AT_MOST: Duration = Duration::from_millis(200);
 
-/// The world at one moment, and how it came from the moments before.
+/// The snapshot at one moment, and the changes that led to it.
 #[derive(Debug)]
 pub struct PublishedSnapshot {
-    /// Counted from 0, the empty world.
+    /// Counted from 0, the empty snapshot.
     pub number: u64,
     pub snapshot: Arc<Snapshot>,
-    /// What changed in the last steps: the last one leads to this epoch.
+    /// The last changes; the last one leads to this snapshot.
     deltas: Arc<VecDeque<Arc<Delta>>>,
-    /// What objects were before they changed, in this and other epochs.
+    /// Earlier versions of objects, shared by all snapshots.
     pub history: Arc<History>,
     pub at: SystemTime,
     addresses_matter: OnceLock<bool>,
@@ -56,7 +56,7 @@ impl PublishedSnapshot {
         }
     }
 
-    /// The next one, given what changed; `None` if too much did to go through.
+    /// The next snapshot with its delta; `None` if the delta is too large to be processed.
     pub(crate) fn next(&self, snapshot: Snapshot, delta: Option<Delta>) -> PublishedSnapshot {
         let deltas = delta.map_or_else(VecDeque::new, |delta| remembered(&self.deltas, delta));
         PublishedSnapshot {
@@ -69,7 +69,7 @@ impl PublishedSnapshot {
         }
     }
 
-    /// All that changed since an earlier epoch; `None` if that is too long ago to tell.
+    /// All changes since an earlier snapshot; `None` if they are no longer known.
     pub fn since(&self, earlier: u64) -> Option<Delta> {
         let steps = usize::try_from(self.number.checked_sub(earlier)?).ok()?;
         let first = self.deltas.len().checked_sub(steps)?;
@@ -80,8 +80,8 @@ impl PublishedSnapshot {
         Some(all)
     }
 
-    /// Whether a proxy's own addresses show in its config: a service without an address may give each endpoint
-    /// a listener, but not to itself, and a Sidecar's ingress listeners bind to them.
+    /// Whether a proxy's own addresses affect its config: a service without an address may have a listener for each
+    /// endpoint except the proxy itself, and ingress listeners of a Sidecar bind to them.
     pub fn addresses_matter(&self) -> bool {
         *self.addresses_matter.get_or_init(|| {
             let unaddressed = self.snapshot.services.iter().any(|s| s.resolution == Resolution::Passthrough);
@@ -95,7 +95,7 @@ impl PublishedSnapshot {
     }
 }
 
-/// Where sources send their changes and everybody else reads the world.
+/// Accepts changes of sources and publishes snapshots.
 #[derive(Clone, Debug)]
 pub struct SnapshotWriter {
     changes: mpsc::Sender<Batch>,
@@ -121,17 +121,17 @@ impl SnapshotWriter {
         SnapshotWriter { changes, epochs, metrics, round }
     }
 
-    /// Where clients note how long it takes to send them a change.
+    /// Records how long it takes to send clients a change.
     pub(crate) fn round(&self) -> &Arc<RoundTime> {
         &self.round
     }
 
-    /// Where to record.
+    /// The metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Where a source sends its batches.
+    /// The channel for batches of sources.
     pub fn changes(&self) -> mpsc::Sender<Batch> {
         self.changes.clone()
     }
@@ -141,7 +141,7 @@ impl SnapshotWriter {
         self.epochs.clone()
     }
 
-    /// The newest epoch.
+    /// The newest snapshot.
     pub fn now(&self) -> Arc<PublishedSnapshot> {
         self.epochs.borrow().clone()
     }
@@ -167,7 +167,7 @@ async fn write(
         if let Err(failed) = applied.await {
             match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime ends.
+                // The runtime is shutting down.
                 Err(_) => return,
             }
         }
@@ -177,8 +177,8 @@ async fn write(
     }
 }
 
-/// How long changes are gathered after a batch, given the time that applying or sending it takes. Upstream's debounce
-/// settings, which wait for quiet, are upper bounds here.
+/// How long changes are gathered after a batch, given how long applying or sending it took. Upstream's debounce
+/// settings, which wait for a pause, are upper bounds here.
 fn gathering(took: Duration, knobs: &Knobs) -> Duration {
     let bound = knobs.debounce_after.0.min(knobs.debounce_max.0);
     took.clamp(GATHER, GATHER_AT_MOST).min(Duration::from_millis(bound))
@@ -195,7 +195,7 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, m
     }
     tell_new_problems(&before.snapshot, &snapshot);
     if delta.is_empty() && newly_synced.is_empty() && Arc::ptr_eq(&before.snapshot.converted, &snapshot.converted) {
-        // Only problems differ, if anything: pages show them, and no client need wake.
+        // At most problems differ: debug pages show them, and no client has to wake.
         return publish_unnoticed(publish, &before, snapshot);
     }
     debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
@@ -206,7 +206,7 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, m
     publish.send_replace(Arc::new(before.next(snapshot, newly_synced.is_empty().then_some(delta))));
 }
 
-/// Publishes a snapshot that means the same to every client.
+/// Publishes a snapshot that is the same for every client.
 fn publish_unnoticed(publish: &watch::Sender<Arc<PublishedSnapshot>>, before: &PublishedSnapshot, snapshot: Snapshot) {
     let PublishedSnapshot { number, deltas, history, at, .. } = before;
     let same = PublishedSnapshot {
@@ -223,8 +223,8 @@ fn publish_unnoticed(publish: &watch::Sender<Arc<PublishedSnapshot>>, before: &P
     });
 }
 
-/// The last steps. One by which a source came in sync is not among them, nor what was before: it is nearly all that the
-/// source has, which takes as long to go through as everything and would be held for as long as the world is quiet.
+/// The last deltas. One with which a source synced is not kept, nor any before it: it has nearly all objects of the
+/// source, so processing it takes as long as computing everything, and it would use memory until the next change.
 fn remembered(before: &VecDeque<Arc<Delta>>, last: Delta) -> VecDeque<Arc<Delta>> {
     let mut keys = 0;
     let fits = |delta: &&Arc<Delta>| {
@@ -254,8 +254,8 @@ fn tell_new_problems(before: &Snapshot, now: &Snapshot) {
     }
 }
 
-/// Problems that were not there before, in their order. A source may have tens of thousands of them and replaces its
-/// list on every change, so they are looked up by hash.
+/// Problems that did not exist before, in their order. A source may have tens of thousands of problems and replaces
+/// its list on every change, so they are looked up by hash.
 fn new_problems<'a>(before: &[Problem], now: &'a [Problem]) -> Vec<&'a Problem> {
     let known: HashSet<&Problem> = before.iter().collect();
     now.iter().filter(|problem| !known.contains(problem)).collect()
@@ -322,7 +322,7 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(new_problems(&before, &now), [&now[39_999]]);
         eprintln!("one new problem among 40,000 found in {:?}", begun.elapsed());
-        // Comparing each with each takes a debug build more than ten times as long.
+        // Comparing all pairs takes a debug build more than ten times as long.
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::snapshot_writer::SnapshotWriter;
 
-/// A source that need not be there may be given up between two changes.
+/// Interval of checks while a source has not synced: an optional source may be given up without a change.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Publishes the statuses, now and after every change, once all sources have synced or were given up.

@@ -1,5 +1,5 @@
-//! Route tables joined from virtual hosts, of which most are at hand after a change. In a table that would be too large
-//! the largest virtual hosts are left without routes: their requests fail, and all others are served.
+//! Route tables joined from virtual hosts, most of which are cached after a change. If a table would be too large, the
+//! largest virtual hosts have no routes: their requests fail, and all others are served.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,9 +18,9 @@ use translate::{client, render};
 use crate::serve::bounded::Bounded;
 use crate::serve::renderings::Renderings;
 
-/// Virtual hosts that are named for one table.
+/// Virtual hosts that are listed for one table.
 const MOST_NAMED: usize = 10;
-/// Bytes around a virtual host or in a table without any, at most.
+/// Maximum overhead in bytes of a virtual host, or of a table without any.
 const FRAME: usize = 64;
 
 /// The table of this name for one class of clients.
@@ -47,16 +47,16 @@ pub(crate) fn route_table(
     if hosts.emptied.is_empty() {
         return Some(renderings.get(key, || table));
     }
-    // Not kept: a later reader would not learn what is missing.
+    // Not cached: a later reader would not get the problems.
     problems.extend(hosts.problems(&view.proxy.namespace, knobs));
     Some(table)
 }
 
-/// The virtual hosts of a table, each with its routes or without.
+/// The virtual hosts of a table, each with or without its routes.
 struct Hosts<'a> {
     plan: &'a RoutePlan,
     renderings: &'a Renderings,
-    /// Those that are left without routes.
+    /// Virtual hosts without routes.
     emptied: BTreeSet<usize>,
 }
 
@@ -78,8 +78,8 @@ impl<'a> Hosts<'a> {
         hosts
     }
 
-    /// About how large each host is. Those that share routes are as large as the first of them: of a thousand hosts
-    /// with a thousand routes only those are rendered that will be sent.
+    /// Approximate size of each host. Hosts that share routes count as large as the first of them: of a thousand hosts
+    /// with a thousand routes only those that will be sent are rendered.
     fn sizes(&self) -> Vec<usize> {
         let mut known: HashMap<u128, usize> = HashMap::new();
         let hosts = self.plan.virtual_hosts.iter();
@@ -136,7 +136,7 @@ fn emptied_host(host: &VirtualHostPlan) -> VirtualHostPlan {
     VirtualHostPlan { routes: Hashed::new(Vec::new()), ..host.clone() }
 }
 
-/// The object that its routes come from.
+/// The object that a host's routes come from.
 fn object_of(host: &VirtualHostPlan) -> Subject {
     let rule = host.routes.iter().find_map(|route| match route {
         RouteEntry::Rule(rule) => Some(rule),

@@ -1,6 +1,6 @@
-//! Fair turns of translation. Work for clients runs on threads of its own, as many at a time as there are cores, and
-//! namespaces take turns by the time they have used. Work that lasts gives its place to others and goes on beside
-//! them, but a namespace with such work gets no further turn: one namespace's excess delays no other.
+//! Fair turns of computation. Work for clients runs on separate threads, as many at a time as there are cores, and
+//! namespaces take turns by the time they have used. Work that takes long gives up its place and continues next to
+//! others, but its namespace gets no further turn, so that one namespace does not delay another.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use model::names::Namespace;
 use tokio::sync::oneshot;
 use xds::{Executor, Job};
 
-/// Work that takes longer no longer counts among what runs. A tenth of a blink, and most work takes far less.
+/// Work that takes longer no longer occupies a place. Most work takes far less.
 const SHORT: Duration = Duration::from_millis(25);
-/// How many pieces of long work may run for each core. The system shares its cores between them and short work.
+/// Long work that may run per core. The operating system divides the cores between it and short work.
 const LONG_PER_CORE: usize = 4;
 
-/// Who may run when.
+/// Decides which work may run.
 #[derive(Debug)]
 pub(crate) struct Turns {
     cores: usize,
@@ -25,18 +25,18 @@ pub(crate) struct Turns {
 #[derive(Debug, Default)]
 struct State {
     groups: HashMap<Namespace, Group>,
-    /// Pieces of work that run and are not long.
+    /// Running work that is not long.
     short: usize,
     long: usize,
 }
 
-/// The work of one namespace. Forgotten when there is none.
+/// The work of one namespace. Dropped when there is none.
 #[derive(Debug, Default)]
 struct Group {
     waiting: VecDeque<oneshot::Sender<()>>,
     running: usize,
     long: usize,
-    /// Time used by all work that has ended, counted from where the least of the others was when the first began.
+    /// Time used by completed work. A new namespace starts with the least of the others.
     used: Duration,
 }
 
@@ -51,14 +51,14 @@ impl Turns {
         Turns { cores: cores.max(2), state: Mutex::default() }
     }
 
-    /// Runs work for clients of one namespace.
+    /// An executor for clients of one namespace.
     pub(crate) fn executor(self: &Arc<Self>, namespace: &Namespace) -> Executor {
         let (turns, namespace) = (self.clone(), namespace.clone());
         Executor::new(move |job| _ = tokio::spawn(turns.clone().run(namespace.clone(), job)))
     }
 
     async fn run(self: Arc<Self>, namespace: Namespace, job: Job) {
-        // The sender is dropped only with all turns, when the server ends.
+        // The sender is dropped only with all turns, when the server stops.
         if self.turn(&namespace).await.is_err() {
             return;
         }
@@ -67,7 +67,7 @@ impl Turns {
         let mut is_long = false;
         if tokio::time::timeout(SHORT, &mut work).await.is_err() {
             is_long = self.outlasts(&namespace);
-            // A panic was reported where it happened, and the client learns of it.
+            // A panic is reported where it happens, and ends the client's stream.
             let _ = work.await;
         }
         self.ended(&namespace, begun.elapsed(), is_long);
@@ -83,7 +83,7 @@ impl Turns {
         receiver
     }
 
-    /// Work has run for long. Returns whether its place goes to others.
+    /// Work has run for long. Returns whether its place is given to others.
     fn outlasts(&self, namespace: &Namespace) -> bool {
         let mut state = self.lock();
         if state.long >= self.cores * LONG_PER_CORE {
@@ -114,7 +114,7 @@ impl Turns {
         self.grant(&mut state);
     }
 
-    /// Gives free places to those that wait, the namespace first that has used the least.
+    /// Gives free places to waiting work, the namespace that used the least time first.
     fn grant(&self, state: &mut State) {
         while state.short < self.cores {
             let may = |group: &Group| !group.waiting.is_empty() && group.long < self.cores - 1;
@@ -140,7 +140,7 @@ mod tests {
 
     use super::Turns;
 
-    /// Work that lasts until the sender is dropped.
+    /// Work that runs until the sender is dropped.
     fn endless() -> (mpsc::Sender<()>, impl FnOnce() + Send) {
         let (end, ended) = mpsc::channel::<()>();
         (end, move || _ = ended.recv())

@@ -1,5 +1,5 @@
 //! Classes of clients: replicas of one workload share one `RenderedView` per snapshot. Different workloads share the
-//! layers that it is put together from.
+//! layers that it is made of.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,23 +25,23 @@ use crate::serve::rendered::RenderedView;
 use crate::serve::renderings::Renderings;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
-/// Sets of pins of which the mesh is kept at hand. A client that refuses at will has any number of them.
+/// Snapshots with pins that are cached. A client that rejects at will has any number of sets of pins.
 const MOST_PINNED: usize = 32;
 
-/// All classes of clients that are connected.
+/// All classes of connected clients.
 #[derive(Debug)]
 pub struct Views {
     slots: Mutex<HashMap<ClassKey, Weak<ViewClass>>>,
     layers: Arc<Layers>,
     excesses: Arc<Excesses>,
-    /// The newest epoch's mesh as clients with these pins see it.
+    /// The newest snapshot as clients with these pins see it.
     pinned: Mutex<Vec<(u64, u128, Arc<Snapshot>)>>,
 }
 
-/// Fingerprints of a class, of what its clients serve themselves, and of their pins.
+/// Fingerprints of a class, of its inbound services, and of its pins.
 type ClassKey = (u128, u128, u128);
 
-/// One class of clients and what it is served now. Dropped with its last client.
+/// One class of clients and its current view. Dropped with its last client.
 #[derive(Debug)]
 pub struct ViewClass {
     proxy: Arc<Proxy>,
@@ -50,7 +50,7 @@ pub struct ViewClass {
 }
 
 impl Views {
-    /// No classes yet. What is left out of their configuration is sent along with other changes.
+    /// No classes yet. Problems with resources that exceed limits are sent to `changes`.
     pub fn new(changes: mpsc::Sender<Batch>) -> Views {
         Views {
             slots: Mutex::default(),
@@ -60,8 +60,8 @@ impl Views {
         }
     }
 
-    /// What this proxy is served in this epoch, given its placement before. The class keeps it for others with the same
-    /// pins.
+    /// The view of this proxy in this snapshot, given its previous placement. Clients of the class with the same pins
+    /// share it.
     pub fn cut(
         &self,
         epoch: &Arc<PublishedSnapshot>,
@@ -165,7 +165,7 @@ impl Views {
         &self.layers.renderings
     }
 
-    /// How many classes are connected.
+    /// Number of classes.
     pub fn len(&self) -> usize {
         lock(&self.slots).values().filter(|slot| slot.strong_count() > 0).count()
     }
@@ -189,7 +189,7 @@ fn class_of(proxy: &Proxy, epoch: &PublishedSnapshot) -> Proxy {
     class
 }
 
-/// One address per family, in the proxy's order: all that output depends on.
+/// One address per family, in the proxy's order: output depends on no more than these.
 fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
     let mut found: Vec<std::net::IpAddr> = Vec::new();
     for ip in &proxy.ips {
@@ -225,7 +225,7 @@ impl ViewClass {
     }
 }
 
-/// The class of one client, and what decided it.
+/// The class of one client, and the inputs that decided it.
 #[derive(Debug)]
 pub struct Placement {
     class: Arc<ViewClass>,
@@ -234,7 +234,7 @@ pub struct Placement {
     basis: Basis,
 }
 
-/// All that the class of a client and its inbound services depend on.
+/// Everything that the class of a client and its inbound services depend on.
 #[derive(Debug)]
 struct Basis {
     settings: Arc<Settings>,
@@ -243,7 +243,7 @@ struct Basis {
     extensions: Arc<Extensions>,
     sidecars: Arc<Sidecars>,
     workload: Option<Arc<Workload>>,
-    /// The fingerprint of endpoints at the proxy's addresses. Lists of endpoints count by address, so they are kept.
+    /// The fingerprint of endpoints at the proxy's addresses. Lists are hashed by address, so they are kept alive.
     at_addresses: u128,
     endpoints: Arc<Endpoints>,
 }

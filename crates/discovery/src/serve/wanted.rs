@@ -1,4 +1,4 @@
-//! Sends the fetch requests of the newest snapshot (key sets, Secrets) back to the sources that answer them.
+//! Sends the fetch requests of the newest snapshot (key sets, Secrets) back to the sources that execute them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::snapshot_writer::SnapshotWriter;
 
 /// Publishes the fetch requests of the snapshot, now and after every change. Nothing is published before these sources
-/// have synced, so that the first message names everything.
+/// have synced, so that the first message has all requests.
 pub async fn follow(
     world: SnapshotWriter,
     sources: BTreeSet<SourceId>,

@@ -1,4 +1,4 @@
-//! Load assignments of the clusters of one layer. A change of endpoints renews the assignments that read them, and no
+//! Load assignments for the clusters of one layer. A change of endpoints renews the assignments that read them, and no
 //! others.
 
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +18,7 @@ use crate::serve::excess;
 use crate::serve::layers::memo::Wanted;
 use crate::serve::renderings::Renderings;
 
-/// Load assignments, as of the newest snapshot that a client wanted them for.
+/// Load assignments for the newest snapshot that a client requested.
 #[derive(Debug)]
 pub(crate) struct EndpointLayer(Mutex<State>);
 
@@ -26,9 +26,9 @@ pub(crate) struct EndpointLayer(Mutex<State>);
 struct State {
     number: u64,
     served: ServedEndpoints,
-    /// What all assignments read of the client: the layer is shared by clients that agree in it.
+    /// The fields of the client that the assignments read: clients that agree in them share the layer.
     reads: ReadSet,
-    /// Which clusters read the endpoints of a service.
+    /// The clusters that read the endpoints of a service.
     readers: HashMap<ServiceKey, Vec<OutboundCluster>>,
     bytes: usize,
 }
@@ -43,7 +43,7 @@ pub(crate) struct ServedEndpoints {
 }
 
 impl EndpointLayer {
-    /// Assignments of all these clusters, with a view that records what is read.
+    /// Assignments of all these clusters, from a view that records reads.
     pub(crate) fn new(
         number: u64,
         (view, reads): (&View, &Reads),
@@ -91,7 +91,7 @@ impl EndpointLayer {
         Some(state.served.clone())
     }
 
-    /// The assignments of the snapshot that it was made for.
+    /// The assignments for the snapshot that the layer was computed for.
     pub(crate) fn served(&self) -> ServedEndpoints {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).served.clone()
     }
@@ -103,7 +103,7 @@ impl EndpointLayer {
 }
 
 impl State {
-    /// Makes the assignments of some clusters again.
+    /// Computes the assignments of some clusters again.
     fn renew(&mut self, view: &View, stale: &[OutboundCluster], renderings: &Renderings) -> Option<()> {
         let knobs = &view.settings.knobs;
         let (view, reads) = view.recording();
@@ -131,7 +131,7 @@ impl State {
     }
 }
 
-/// Notes that a cluster's assignment reads the endpoints that were read since the last call.
+/// Records that a cluster's assignment reads the endpoints that were read since the last call.
 fn note_readers(readers: &mut HashMap<ServiceKey, Vec<OutboundCluster>>, reads: &Reads, cluster: &OutboundCluster) {
     for (key, _) in reads.take_endpoints().into_keys() {
         let known = readers.entry(key).or_default();

@@ -1,6 +1,6 @@
-//! Results by the inputs that they were computed from. A result is found for every client whose view agrees with these
-//! inputs, without being computed: results are stored by the set of inputs read, of which there are a handful, and for
-//! each set by the fingerprint of the values.
+//! Results cached by the inputs they were computed from. A client whose view has the same inputs gets the cached
+//! result. Results are stored by the set of inputs read, of which there are a handful, and for each set by the
+//! fingerprint of the values.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use scope::reads::{Aspect, EndpointReads, ReadSet, Reads};
 
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
-/// For whom, and of which snapshot, a result is wanted.
+/// The view and the snapshot for which a result is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) view: &'a Arc<View>,
     pub(crate) published: &'a PublishedSnapshot,
-    /// The fingerprint of the pins that the view was made with; 0 without pins.
+    /// The fingerprint of the view's pins; 0 without pins.
     pub(crate) pins: u128,
 }
 
@@ -37,7 +37,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Results of one kind of computation, each under a name.
+/// Results of one kind of computation, by name.
 #[derive(Debug)]
 pub(crate) struct Memo<T> {
     named: Mutex<HashMap<Box<str>, Vec<Group<T>>>>,
@@ -51,7 +51,7 @@ impl<T> Default for Memo<T> {
     }
 }
 
-/// Results that were computed from the same inputs.
+/// Results that were computed from the same set of inputs.
 #[derive(Debug)]
 struct Group<T> {
     reads: ReadSet,
@@ -66,8 +66,8 @@ pub(crate) struct Entry<T> {
     valid: Mutex<Valid>,
 }
 
-/// The newest snapshot that a result is known to hold for. Fingerprints name sections by address, so the view that has
-/// them is kept.
+/// The newest snapshot for which a result is known to be valid. Fingerprints identify sections by address, so the
+/// view that has them is kept.
 #[derive(Debug)]
 struct Valid {
     number: u64,
@@ -75,7 +75,7 @@ struct Valid {
 }
 
 impl<T> Entry<T> {
-    /// A result that no one shares.
+    /// A result that is not shared.
     pub(crate) fn unshared(value: T, view: &Arc<View>) -> Arc<Entry<T>> {
         let valid = Valid { number: 0, _inputs: view.clone() };
         Arc::new(Entry { value, endpoints: EndpointReads::default(), valid: Mutex::new(valid) })
@@ -109,7 +109,7 @@ impl<T> Entry<T> {
 }
 
 impl<T> Memo<T> {
-    /// The result of this name for a view, computed if it is not known.
+    /// The result of this name for a view, computed unless it is cached.
     pub(crate) fn get(
         &self,
         wanted: Wanted<'_>,
@@ -129,7 +129,7 @@ impl<T> Memo<T> {
         self.renew(wanted, name, compute)
     }
 
-    /// The result of this name for a view, computed whether it is known or not.
+    /// The result of this name for a view, computed even if it is cached.
     pub(crate) fn renew(
         &self,
         wanted: Wanted<'_>,
@@ -178,7 +178,7 @@ impl<T> Memo<T> {
             None => groups.push(Group { reads, entries: HashMap::from([(key, entry)]) }),
         }
         drop(named);
-        // Freed outside the lock.
+        // Dropped after the lock is released.
         drop(dropped);
     }
 
@@ -197,12 +197,12 @@ impl<T> Memo<T> {
         lock(&self.computing).retain(|_, computing| Arc::strong_count(computing) > 1);
     }
 
-    /// How many results there are.
+    /// Number of results.
     pub(crate) fn len(&self) -> usize {
         lock(&self.named).values().flatten().map(|group| group.entries.len()).sum()
     }
 
-    /// Everything known, for housekeeping.
+    /// Calls a function with every result, for housekeeping.
     pub(crate) fn for_each(&self, mut act: impl FnMut(&T)) {
         let all: Vec<Arc<Entry<T>>> =
             lock(&self.named).values().flatten().flat_map(|group| group.entries.values().cloned()).collect();
@@ -210,7 +210,7 @@ impl<T> Memo<T> {
     }
 }
 
-/// A result that something else was made of.
+/// A result from which a set was computed.
 pub(crate) trait Use: std::fmt::Debug + Send + Sync {
     fn holds(&self, wanted: Wanted<'_>) -> bool;
 }

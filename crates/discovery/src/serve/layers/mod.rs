@@ -1,7 +1,7 @@
-//! Layers: parts of what clients are served, each made once for all clients that agree in the inputs it was made from.
+//! Layers: parts of the resources that clients are served, each computed once for all clients with the same inputs.
 //!
-//! A sidecar without EnvoyFilters is served the clusters and listeners of its calls, which it shares with nearly all
-//! others, and its own inbound ones. Endpoints belong to the clusters of a layer; route tables are made by name.
+//! A sidecar without EnvoyFilters is served outbound clusters and listeners, which it shares with nearly all others,
+//! and its own inbound ones. Load assignments belong to the clusters of a layer; route tables are computed by name.
 
 pub(crate) mod endpoints;
 pub(crate) mod memo;
@@ -27,16 +27,16 @@ use crate::serve::tables;
 use endpoints::EndpointLayer;
 use memo::{Entry, Memo, Wanted};
 
-/// What a layer has.
+/// The content of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All resources of a type.
     Whole,
-    /// Those of one direction, for sidecars without patches.
+    /// The resources of one direction, for sidecars without patches.
     Towards(Direction),
 }
 
-/// All layers that clients use, and what they are made of.
+/// All layers that clients use, and the caches they are computed from.
 #[derive(Debug, Default)]
 pub(crate) struct Layers {
     pub(crate) renderings: Arc<Renderings>,
@@ -46,11 +46,11 @@ pub(crate) struct Layers {
     routes: Memo<RouteTable>,
 }
 
-/// Resources of one type, or of a part of it.
+/// All or some resources of one type.
 #[derive(Debug)]
 pub(crate) struct ResourceLayer {
     pub(crate) layer: Arc<Layer>,
-    /// The outbound clusters among them.
+    /// The outbound clusters among the resources.
     pub(crate) clusters: Hashed<Vec<OutboundCluster>>,
     pub(crate) bytes: usize,
     pub(crate) problems: Arc<[Problem]>,
@@ -69,7 +69,7 @@ impl Layers {
         self.resources.get(wanted, &name, |view, _| ResourceLayer::new(view, kind, part, &self.renderings))
     }
 
-    /// The endpoints of the clusters of a layer, and what they are in the wanted snapshot.
+    /// The load assignments for the clusters of a layer in the requested snapshot.
     pub(crate) fn endpoints(
         &self,
         wanted: Wanted<'_>,
@@ -95,7 +95,7 @@ impl Layers {
         self.routes.get(wanted, name, |view, _| RouteTable::new(view, name, &self.renderings))
     }
 
-    /// Drops what no client uses, and encoded bodies that are no longer being sent.
+    /// Drops layers that no client uses, and encoded bodies that are no longer being sent.
     pub(crate) fn free_unused(&self, world: &Snapshot) {
         self.resources.free_unused();
         self.endpoints.free_unused();
@@ -105,7 +105,7 @@ impl Layers {
         self.endpoints.for_each(EndpointLayer::free_encoded);
     }
 
-    /// How many layers there are: of resources, of endpoints, and route tables.
+    /// Number of layers of resources, of load assignments, and of route tables.
     pub(crate) fn len(&self) -> [usize; 3] {
         [self.resources.len(), self.endpoints.len(), self.routes.len()]
     }
@@ -125,7 +125,7 @@ impl ResourceLayer {
         let knobs = &view.settings.knobs;
         let mut bounded = Bounded::new(knobs.resource_bytes as usize, knobs.push_bytes as usize);
         for recipe in &recipes {
-            // What is likely not to be sent must not be held by the renderings either.
+            // Resources that are likely not to be sent are not cached.
             let resource = if bounded.is_exceeded() { recipe.render() } else { renderings.rendered(recipe) };
             bounded.add_resource(resource);
         }
@@ -135,7 +135,7 @@ impl ResourceLayer {
         }
         let bytes = kept.iter().map(|(_, resource)| resource.body.len()).sum();
         let layer = Layer::new(kept.into_iter().map(|(_, resource)| resource));
-        // Clusters that are left out have no endpoints.
+        // Clusters that are left out have no load assignments.
         let clusters = recipes.iter().filter(|recipe| layer.get(&recipe.name).is_some());
         let clusters = Hashed::new(clusters.filter_map(Recipe::outbound_cluster).collect());
         ResourceLayer { layer: Arc::new(layer), clusters, bytes, problems: problems.into() }

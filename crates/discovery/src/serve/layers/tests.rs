@@ -1,4 +1,4 @@
-//! Layers that follow any edits equal a full recompute, byte for byte, for every client.
+//! After any edits, layers equal a full recompute, byte for byte, for every client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::serve::rendered::RenderedView;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 use crate::serve::views::{Placement, Views};
 
-/// Objects that edits put in place of each other: kind, name, namespace and spec.
+/// Alternative versions of objects: kind, name, namespace and specs.
 const OBJECTS: &[(&str, &str, &str, &[&str])] = &[
     (
         "ServiceEntry",

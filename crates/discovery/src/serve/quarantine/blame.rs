@@ -1,8 +1,8 @@
-//! Which objects are to blame for a refusal: those that changed since the client last said yes, or those that
-//! the message speaks of, as far as the refused resources would be different without them.
+//! Finds the objects to blame for a rejection: those that changed since the client last accepted, or those that the
+//! message mentions, if the rejected resources would differ without them.
 //!
-//! A policy that guards a door is a suspect like all others, but no client gets it in another version: where it is the
-//! only suspect, what was refused is withheld.
+//! A guard is a suspect like any other object, but no client gets it in another version: if it is the only suspect,
+//! the rejected resources are withheld.
 
 use std::time::Instant;
 
@@ -20,12 +20,12 @@ use crate::serve::history::Replaced;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 use crate::serve::views::Views;
 
-/// Objects that are tried one by one. Each costs a view of its own.
+/// Objects that are tried one by one. Each trial computes a separate view.
 const TRIALS: usize = 32;
-/// Objects that are pinned for one client in one search. Where more are suspects it is a matter of the resource.
+/// Objects that are pinned for one client in one search. With more suspects the resource is withheld instead.
 const MOST_PINS: usize = 1000;
 
-/// Where a client refused something.
+/// The circumstances of a rejection.
 #[derive(Debug)]
 pub struct Scene<'a> {
     pub epoch: &'a PublishedSnapshot,
@@ -33,36 +33,36 @@ pub struct Scene<'a> {
     pub views: &'a Views,
     pub register: &'a Register,
     pub refuser: &'a Refuser,
-    /// What the client is served now of the refused type.
+    /// The client's current resources of the rejected type.
     pub current: &'a ResourceSet,
-    /// What its policies ask for now.
+    /// The policies that apply to the client now.
     pub guards: Guards,
     /// When the search must end.
     pub until: Instant,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Blame {
     /// These objects can be pinned.
     Pins(Pins),
-    /// Only guards can be the reason.
+    /// Only guards can be the cause.
     Guards,
     Nothing,
 }
 
 impl Scene<'_> {
-    /// Whether this very version would be sent again.
+    /// Whether this version would be sent again.
     pub(super) fn is_current(&self, resource: &Resource) -> bool {
         self.current.get(&resource.name).is_some_and(|now| now.version == resource.version)
     }
 
-    /// Whether policies hold for what reaches the client by this listener. What only leaves a sidecar passes none.
+    /// Whether policies apply to traffic through this listener. They do not apply to outbound traffic of a sidecar.
     pub(super) fn is_guarded(&self, kind: &TypeUrl, resource: &Resource) -> bool {
         *kind == TypeUrl::LISTENER && (self.proxy.kind == ProxyKind::Router || !is_outbound(resource))
     }
 
-    /// What is to blame.
+    /// The objects to blame.
     pub(super) fn culprits(&self, state: &Quarantine, rejection: &Rejection<'_>, refused: &[&Offered]) -> Blame {
         if self.is_late() {
             return Blame::Nothing;
@@ -90,8 +90,8 @@ impl Scene<'_> {
             matches!(blame, Blame::Pins(_))
         });
         let by_evidence = by_evidence.or(has_guards.then_some(Blame::Guards));
-        // Nothing tells which it is. Better to serve without a few rules than to serve nothing. A guard that changed is
-        // the better suspect, unless the client has refused whatever it was sent.
+        // There is no evidence. It is better to serve without a few rules than to serve nothing. A changed guard is the
+        // more likely cause, unless the client has rejected everything it was sent.
         let others: &[&dyn Fn() -> Blame] = match &by_evidence {
             Some(Blame::Pins(_)) => &[],
             Some(Blame::Guards) if state.has_accepted(rejection.kind) => &[],
@@ -110,7 +110,7 @@ impl Scene<'_> {
         Instant::now() >= self.until
     }
 
-    /// Those that the message speaks of most.
+    /// The objects that match the message best.
     fn best<'a, T>(&self, clues: &Clues, objects: impl Iterator<Item = (&'a Object, T)>) -> Vec<(&'a Object, T)> {
         let in_time = objects.take_while(|_| !self.is_late());
         let scored: Vec<(usize, (&Object, T))> = in_time.map(|found| (clues.score(found.0), found)).collect();
@@ -119,18 +119,18 @@ impl Scene<'_> {
     }
 }
 
-/// Kinds that say how traffic is treated, rather than what exists.
+/// Kinds that define how traffic is treated, rather than what exists.
 fn is_rule(kind: Kind) -> bool {
     kind.traits().role != Role::Definition
 }
 
-/// Kinds that keep somebody away. Whatever a client refuses, it is served these as they are or not at all: an older
-/// version, or none, would let in who was let in before.
+/// Kinds that restrict access. Whatever a client rejects, it gets the current version or no listener: an earlier
+/// version, or none, might allow access that was revoked.
 fn is_guard(kind: Kind) -> bool {
     kind.traits().role == Role::Guard
 }
 
-/// An attempt to find what the refused resources depend on.
+/// A search among suspects.
 struct Trial<'a> {
     scene: &'a Scene<'a>,
     state: &'a Quarantine,
@@ -139,7 +139,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Of objects that changed, those that show in the refused resources.
+    /// The changed objects that affect the rejected resources.
     fn changed(&self, changed: &[Replaced]) -> Blame {
         let pin = |(key, before): &Replaced| {
             let good = self.state.good_before(key, self.kind).unwrap_or(before).clone();
@@ -148,13 +148,13 @@ impl Trial<'_> {
         self.those_that_matter(changed.iter().map(pin).collect())
     }
 
-    /// Objects that other clients of the same namespace refused.
+    /// Objects that other clients of the same namespace rejected.
     fn known(&self) -> Blame {
         let known = self.scene.register.evidence(&self.scene.epoch.snapshot, self.scene.refuser);
         self.those_that_matter(known.into_iter().filter(|(key, _)| !self.state.pins.contains_key(key)).collect())
     }
 
-    /// Objects that the message speaks of.
+    /// Objects that match the message.
     fn matching(&self, clues: &Clues, kinds: impl Fn(Kind) -> bool) -> Blame {
         let objects = self.scene.epoch.snapshot.objects.iter();
         let objects = objects.filter(|(key, _)| kinds(key.kind) && !self.state.pins.contains_key(key));
@@ -162,13 +162,13 @@ impl Trial<'_> {
         self.without(best.into_iter().map(|(_, key)| key))
     }
 
-    /// Objects of some kinds, whatever the message says.
+    /// All objects of some kinds.
     fn all(&self, kinds: impl Fn(Kind) -> bool) -> Blame {
         let keys = self.scene.epoch.snapshot.objects.iter().map(|(key, _)| key);
         self.without(keys.filter(|key| kinds(key.kind) && !self.state.pins.contains_key(key)))
     }
 
-    /// Of objects of which no former version is known, those that show in the refused resources.
+    /// Those of these objects that affect the rejected resources; their earlier versions are unknown.
     fn without<'k>(&self, keys: impl Iterator<Item = &'k Key>) -> Blame {
         let good = |key: &Key| self.state.good_before(key, self.kind).cloned().unwrap_or_default();
         self.those_that_matter(keys.map(|key| self.pin(key, good(key))).collect())
@@ -178,7 +178,7 @@ impl Trial<'_> {
         (key.clone(), Pin { bad: self.scene.object(key).cloned(), good })
     }
 
-    /// Those that matter each by itself; of many, all or none.
+    /// The suspects that matter one by one; if there are many, all or none.
     fn those_that_matter(&self, suspects: Vec<(Key, Pin)>) -> Blame {
         let all: Pins = suspects.into_iter().collect();
         if all.is_empty() || self.scene.is_late() || !self.matters(&all) {
@@ -198,7 +198,7 @@ impl Trial<'_> {
         if !guards.is_empty() && is_guarded { Blame::Guards } else { Blame::Nothing }
     }
 
-    /// Whether these pins would change one of the refused resources. Yes when there is no time left to try.
+    /// Whether these pins would change a rejected resource. Yes if there is no time left to try.
     fn matters(&self, more: &Pins) -> bool {
         if more.is_empty() || self.scene.is_late() {
             return !more.is_empty();
@@ -212,7 +212,7 @@ impl Trial<'_> {
         })
     }
 
-    /// Whether the same policies hold for a client with these pins: an object may also say which ones do.
+    /// Whether the same policies apply with these pins: an object may also decide which policies apply.
     fn keeps_guards(&self, more: &Pins) -> bool {
         self.scene.views.trial(self.scene.epoch, self.scene.proxy, &self.with(more)).guards() == self.scene.guards
     }

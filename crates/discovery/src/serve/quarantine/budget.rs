@@ -1,5 +1,5 @@
-//! How much time the search for a refused object may take: a little at once, and little over time for each client that
-//! pays for it. A search makes whole views on trial, and any client can refuse again and again.
+//! Limits the time spent on searches for rejected objects: per search, and over time per identity or address. A search
+//! computes whole views on trial, and a client may reject again and again.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,16 +10,16 @@ use xds::Peer;
 
 use crate::serve::caller::Identity;
 
-/// One search.
+/// Time for one search.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// Searches in a row.
+/// Time for searches in a row.
 const BURST: Duration = Duration::from_secs(6);
-/// Each second gives back this much.
+/// Part of a second that is refilled each second.
 const REFILL: f64 = 0.05;
-/// Payers that are remembered; more pay together.
+/// Payers that are tracked; further ones share one account.
 const MOST_PAYERS: usize = 1000;
 
-/// Whose time it is. A node id is only words, so it pays for nothing.
+/// The account that a search is charged to. A node id is not proved, so it cannot be one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Payer {
     Proven(Identity),
@@ -28,7 +28,7 @@ pub enum Payer {
 }
 
 impl Payer {
-    /// A client pays by the identity that it proved, else by its address.
+    /// The identity that the client proved, else its address.
     pub fn of(identity: Option<&Identity>, peer: &Peer) -> Payer {
         match (identity, peer.address) {
             (Some(identity), _) => Payer::Proven(identity.clone()),
@@ -38,7 +38,7 @@ impl Payer {
     }
 }
 
-/// The address, or the network of one host in IPv6, which has more addresses than can be counted.
+/// The address; for IPv6 the /64, because one host may use any address of it.
 fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -49,7 +49,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What each payer has left.
+/// Time left for each payer.
 #[derive(Debug, Default)]
 pub(super) struct Budgets(Mutex<BTreeMap<Payer, Spent>>);
 
@@ -66,14 +66,14 @@ impl Spent {
 }
 
 impl Budgets {
-    /// How long a search may take now.
+    /// Time that a search may take now.
     pub(super) fn left(&self, payer: &Payer, now: Instant) -> Duration {
         let spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = spent.get(payer).or_else(|| spent.get(&Payer::Others).filter(|_| spent.len() >= MOST_PAYERS));
         BURST.saturating_sub(known.map_or(Duration::ZERO, |spent| spent.now(now))).min(AT_ONCE)
     }
 
-    /// A search took this long.
+    /// Charges a search that took this long.
     pub(super) fn spend(&self, payer: &Payer, took: Duration, now: Instant) {
         let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if spent.len() >= MOST_PAYERS && !spent.contains_key(payer) {

@@ -1,4 +1,4 @@
-//! What Envoy's messages tell: the names of refused resources, and texts that come from an object.
+//! Reads Envoy's messages: the names of rejected resources, and texts that come from an object.
 
 use std::collections::BTreeSet;
 
@@ -12,29 +12,29 @@ use prost::Message;
 use serde_json::Value;
 use xds::Offered;
 
-/// Shorter texts stand in too many objects to tell anything.
+/// Shorter texts occur in too many objects to identify one.
 const SHORTEST: usize = 6;
-/// What a message quotes it quotes from somewhere.
+/// The same for texts in quotation marks, which Envoy copies from its configuration.
 const SHORTEST_QUOTED: usize = 3;
 
-/// Every object of the mesh is searched for each of a message's quotations. Envoy quotes one or two things.
+/// Every object of the mesh is searched for each quotation of a message. Envoy quotes one or two.
 const MOST_QUOTED: usize = 16;
 /// Bytes of a message that are searched for texts of objects.
 const LONGEST_SEARCHED: usize = 4 * 1024;
-/// Ends of a name that are tried from one beginning, as names may contain what ends them.
+/// Ends of a name that are tried from one start, because names may contain the text that ends them.
 const MOST_ENDS: usize = 4;
-/// Bytes in which the end of a name is looked for: a host name has 253 at most.
+/// Bytes in which the end of a name is searched: a host name has at most 253.
 const LONGEST_NAME: usize = 512;
 
-/// Whether a listener says that it is for what leaves the client.
+/// Whether a listener declares that it is for outbound traffic.
 pub(super) fn is_outbound(listener: &Resource) -> bool {
     let listener = Listener::decode(&*listener.body);
     listener.is_ok_and(|listener| listener.traffic_direction() == TrafficDirection::Outbound)
 }
 
-/// The offered resources that a message names.
-/// Envoy writes `Error adding/updating listener(s) NAME: why, NAME: why`, and quotes names elsewhere.
-/// The message is read once, however many resources were offered: they come in the order of their names.
+/// The offered resources that a message names. Envoy writes
+/// `Error adding/updating listener(s) NAME: why, NAME: why`, and quotes names elsewhere.
+/// The message is read once, however many resources were offered: they are sorted by name.
 pub(super) fn named<'a>(message: &str, offered: &[&'a Offered]) -> Vec<&'a Offered> {
     let mut ordered: Vec<(&str, usize)> = offered.iter().enumerate().map(|(at, o)| (&*o.resource.name, at)).collect();
     ordered.sort_unstable();
@@ -46,7 +46,7 @@ pub(super) fn named<'a>(message: &str, offered: &[&'a Offered]) -> Vec<&'a Offer
     places.into_iter().filter_map(|place| offered.get(place).copied()).collect()
 }
 
-/// Every part of a message that may be a name, by what is before and after it.
+/// Every part of a message that may be a name, by the text before and after it.
 fn candidates(message: &str) -> impl Iterator<Item = &str> {
     let begins = move |mark: &'static str, ends: &'static [&'static str]| {
         message.match_indices(mark).flat_map(move |(at, _)| {
@@ -60,7 +60,7 @@ fn candidates(message: &str) -> impl Iterator<Item = &str> {
     listed.chain(quoted).filter(|name| !name.is_empty())
 }
 
-/// Texts by which objects are recognised.
+/// Texts by which objects are recognized.
 #[derive(Debug)]
 pub(super) struct Clues {
     message: String,
@@ -80,7 +80,7 @@ impl Clues {
         Clues { message: text, quoted: quoted(message) }
     }
 
-    /// How much of the message comes from this object: the length of the longest text they share.
+    /// Length of the longest text that this object and the message share.
     pub(super) fn score(&self, object: &Object) -> usize {
         let mut longest = 0;
         texts(&object.spec.to_json(), &mut |text| {
@@ -94,7 +94,7 @@ impl Clues {
     }
 }
 
-/// Every text in a document, but for keys.
+/// Every text in a document, except keys.
 fn texts(value: &Value, found: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => found(text),
@@ -104,14 +104,14 @@ fn texts(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-/// What stands between quotation marks.
+/// Texts between quotation marks.
 fn quoted(message: &str) -> Vec<String> {
     let between = |mark: char| message.split(mark).skip(1).step_by(2);
     let long = |text: &&str| text.len() >= SHORTEST_QUOTED;
     between('\'').chain(between('"')).filter(long).take(MOST_QUOTED).map(str::to_owned).collect()
 }
 
-/// The host of `VirtualHosts[3]`, as messages on violated constraints number it.
+/// The host of `VirtualHosts[3]`, as messages about violated constraints number it.
 fn virtual_host(message: &str, table: &Resource) -> Option<String> {
     let (_, rest) = message.split_once("VirtualHosts[")?;
     let number: usize = rest.split_once(']')?.0.parse().ok()?;

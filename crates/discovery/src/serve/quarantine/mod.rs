@@ -1,12 +1,12 @@
-//! When an Envoy refuses a response: which configuration object is to blame (`blame`, `clues`), what this client
-//! is served instead of it (here), and who was affected (`register`, for pages, metrics and problems).
+//! When an Envoy rejects a response: which object is to blame (`blame`, `clues`), what this client is served instead
+//! (here), and which clients are affected (`register`, for debug pages, metrics and problems).
 //!
-//! An object is pinned: the client sees the mesh with the version of the object that it accepted before, or
-//! without it. Where no object can be blamed a single resource is withheld. Either ends with the next version.
-//! Every refusal pins or withholds something more, so that refusals of an unchanged world come to an end.
+//! The object is pinned: the client sees the mesh with the version of the object that it accepted before, or without
+//! it. If no object can be blamed, single resources are withheld. Both end with a new version. Every rejection pins or
+//! withholds something more, so rejections of an unchanged mesh end.
 //!
-//! Anybody can refuse under any name. So pins belong to one stream, or to an identity that a certificate proves; and no
-//! refusal brings an older policy back: a listener that policies guard is served with today's, or closed.
+//! Any client can reject, under any node id. So pins belong to one stream, or to an identity proved by a certificate,
+//! and a rejection never restores an earlier policy: a guarded listener has the current policies, or is closed.
 
 mod blame;
 mod budget;
@@ -30,23 +30,23 @@ use model::snapshot::Snapshot;
 use translate::security::guards::Guards;
 use xds::{Former, Offered, Rejection, ResourceSet};
 
-/// Refusals of one type in a row after which no object is looked for any more.
+/// Consecutive rejections of one type after which no object is searched for.
 const STRIKES: u32 = 4;
 
-/// Objects of which a client is served another version.
+/// Objects that a client is served in another version.
 pub type Pins = BTreeMap<Key, Pin>;
 
 /// An object whose current version is kept from a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pin {
-    /// The version that was refused; `None` if refused was that it is gone.
+    /// The rejected version; `None` if the deletion was rejected.
     pub bad: Option<Object>,
-    /// What is served instead; `None` for nothing.
+    /// The version served instead; `None` to serve without the object.
     pub good: Option<Object>,
 }
 
 impl Pin {
-    /// Whether the refused version is the one that the mesh has.
+    /// Whether the rejected version is the current one.
     fn holds_in(&self, key: &Key, world: &Snapshot) -> bool {
         match (&self.bad, world.objects.get(key)) {
             (Some(bad), Some(now)) => bad.means_the_same_as(now),
@@ -56,7 +56,7 @@ impl Pin {
     }
 }
 
-/// The mesh as a client with these pins sees it.
+/// The snapshot as a client with these pins sees it.
 pub fn pinned(world: &Snapshot, pins: &Pins) -> Snapshot {
     world.with(pins.iter().map(|(key, pin)| (key.clone(), pin.good.clone())))
 }
@@ -70,11 +70,11 @@ struct Withheld {
 
 #[derive(Clone, Debug)]
 enum Instead {
-    /// This one is served.
+    /// This resource is served instead.
     Served(Resource),
-    /// There is none.
+    /// No resource is served.
     Nothing,
-    /// The client has one, which is left alone.
+    /// The client keeps the resource it has, whose bytes are unknown here.
     Untouched,
 }
 
@@ -84,7 +84,7 @@ impl Instead {
         match &offered.former {
             Former::Known(resource) => Instead::Served(resource.clone()),
             Former::Unknown => Instead::Untouched,
-            // Envoy waits for what it asked for by name, and for ever if nothing comes.
+            // Envoy waits for resources it requested by name, without end if none is sent.
             Former::Nothing if *kind == TypeUrl::ROUTE => {
                 let table = RouteConfiguration { name: name.clone(), ..RouteConfiguration::default() };
                 Instead::Served(Resource::new(name, &table))
@@ -98,33 +98,33 @@ impl Instead {
     }
 }
 
-/// What is kept from one client, and how far it has followed.
+/// Pins and withheld resources of one client, and how far it has accepted changes.
 #[derive(Debug, Default)]
 pub struct Quarantine {
     pins: Pins,
-    /// Pins that a new version lifted: in which epoch, and what was served until then. Kept until it is accepted.
+    /// Pins lifted by a new version: the snapshot number, and the version served until then. Kept until accepted.
     lifted: BTreeMap<Key, (u64, Option<Object>)>,
     withheld: BTreeMap<TypeUrl, BTreeMap<Arc<str>, Withheld>>,
-    /// Sets with resources withheld, and from what they were made.
+    /// Sets with resources withheld, and the sets they were made from.
     overlaid: BTreeMap<TypeUrl, (Arc<ResourceSet>, Arc<ResourceSet>)>,
     progress: BTreeMap<TypeUrl, Progress>,
-    /// Guards of the listeners that the client may hold, those of the last response at the end.
+    /// Guards of listeners that the client may have, those of the last response at the end.
     held: Vec<Guards>,
     connected_in: u64,
 }
 
-/// How far a client has followed one type.
+/// How far a client has accepted one type.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// The last epoch with the resources of the last response.
+    /// The last snapshot with the resources of the last response.
     sent: u64,
     /// The last response is not answered.
     is_open: bool,
-    /// The last epoch with resources that were accepted, be it those of another type before the first of this one.
+    /// The last snapshot with accepted resources; before the first of this type, that of the other types.
     accepted: u64,
-    /// Some response was accepted.
+    /// Any response was accepted.
     has_accepted: bool,
-    /// Refusals since.
+    /// Rejections since.
     strikes: u32,
 }
 
@@ -156,7 +156,7 @@ impl Quarantine {
         }
     }
 
-    /// Listeners with these guards went out.
+    /// Listeners with these guards were sent.
     pub fn guarded(&mut self, guards: Guards) {
         self.held.retain(|held| *held != guards);
         self.held.push(guards);
@@ -174,7 +174,7 @@ impl Quarantine {
         self.settle(kind);
     }
 
-    /// What was sent of a type is accepted.
+    /// Everything sent of a type is accepted.
     fn settle(&mut self, kind: &TypeUrl) {
         if let Some(progress) = self.progress.get_mut(kind) {
             progress.accepted = progress.sent;
@@ -183,7 +183,7 @@ impl Quarantine {
         self.lifted.retain(|_, (lifted, _)| accepted < *lifted);
     }
 
-    /// The last response was refused.
+    /// The last response was rejected.
     pub fn refused(&mut self, kind: &TypeUrl) {
         if let Some(progress) = self.progress.get_mut(kind) {
             progress.is_open = false;
@@ -210,35 +210,35 @@ impl Quarantine {
         self.pins.len() < kept
     }
 
-    /// The epoch up to which the client is known to have accepted a type.
+    /// The snapshot up to which the client has accepted a type.
     fn accepted_in(&self, kind: &TypeUrl) -> u64 {
         self.progress.get(kind).map_or(self.accepted_in_all(), |progress| progress.accepted)
     }
 
-    /// The epoch up to which the client is known to have accepted everything.
+    /// The snapshot up to which the client has accepted everything.
     pub fn accepted_in_all(&self) -> u64 {
         self.progress.values().map(|progress| progress.accepted).min().unwrap_or(self.connected_in)
     }
 
-    /// Whether the client accepted anything of a type on this stream.
+    /// Whether the client accepted any response of a type on this stream.
     fn has_accepted(&self, kind: &TypeUrl) -> bool {
         self.progress.get(kind).is_some_and(|progress| progress.has_accepted)
     }
 
-    /// Counts a refusal; true while it makes sense to look for an object.
+    /// Counts a rejection; true as long as an object may be searched for.
     fn strike(&mut self, kind: &TypeUrl) -> bool {
         let progress = self.progress.entry(kind.clone()).or_default();
         progress.strikes += 1;
         progress.strikes <= STRIKES
     }
 
-    /// What a client accepted of an object before it was pinned, if the client accepted nothing of this type since.
+    /// The version that a client accepted before the object was pinned, if it accepted nothing of this type since.
     fn good_before(&self, key: &Key, kind: &TypeUrl) -> Option<&Option<Object>> {
         let (lifted, good) = self.lifted.get(key)?;
         (self.accepted_in(kind) < *lifted).then_some(good)
     }
 
-    /// Keeps refused resources from the client. Where that would leave it with an older policy, it is left with nothing.
+    /// Withholds rejected resources. A resource whose earlier version has an earlier policy is removed.
     fn withhold(&mut self, kind: &TypeUrl, refused: &[&Offered], scene: &Scene<'_>, by_guards: bool) {
         let has_only = self.held.iter().all(|held| *held == scene.guards);
         let is_closed = |offered: &Offered| match offered.former {
@@ -250,7 +250,7 @@ impl Quarantine {
         let of_kind = self.withheld.entry(kind.clone()).or_default();
         for offered in refused {
             let Resource { name, version, .. } = &offered.resource;
-            // The former version is that of before the first refusal, if there were several.
+            // After several rejections, the version before the first of them is used.
             let instead = match of_kind.remove(name) {
                 _ if is_closed(offered) => Instead::Nothing,
                 Some(earlier) if earlier.bad != *version => earlier.instead,
@@ -261,7 +261,7 @@ impl Quarantine {
         self.overlaid.remove(kind);
     }
 
-    /// Names of one type that are withheld, with what stands for them.
+    /// Names that are withheld, with whether the client has another version of it.
     pub fn withheld(&self) -> impl Iterator<Item = (&TypeUrl, &Arc<str>, bool)> {
         let is_served = |withheld: &Withheld| matches!(withheld.instead, Instead::Served(_) | Instead::Untouched);
         self.withheld
@@ -269,7 +269,7 @@ impl Quarantine {
             .flat_map(move |(kind, names)| names.iter().map(move |(name, w)| (kind, name, is_served(w))))
     }
 
-    /// The set with what stands for withheld resources. A new version of a resource is let through.
+    /// The set with withheld resources replaced. A new version of a resource is no longer withheld.
     pub fn overlay(&mut self, kind: &TypeUrl, set: Arc<ResourceSet>) -> Arc<ResourceSet> {
         let Some(withheld) = self.withheld.get_mut(kind) else { return set };
         if let Some((_, made)) = self.overlaid.get(kind).filter(|(from, _)| Arc::ptr_eq(from, &set)) {
@@ -304,10 +304,10 @@ fn overlay(set: &Arc<ResourceSet>, withheld: BTreeMap<Arc<str>, Withheld>) -> Re
     set.with_replaced(replaced).with_fallback(answer).with_withheld(untouched)
 }
 
-/// What a refusal led to.
+/// The consequence of a rejection.
 #[derive(Debug)]
 pub enum Judgement {
-    /// Newer resources replace what was refused.
+    /// Newer resources already replace the rejected ones.
     Overtaken,
     /// These objects are pinned from now on.
     Objects(Pins),
@@ -316,7 +316,7 @@ pub enum Judgement {
 }
 
 impl Quarantine {
-    /// Finds what made the client refuse a response, and keeps it from the client from now on.
+    /// Finds the cause of a rejection, and pins or withholds it.
     pub fn judge(&mut self, rejection: &Rejection<'_>, scene: &Scene<'_>) -> Judgement {
         let is_current = |offered: &&Offered| scene.is_current(&offered.resource);
         let offered: Vec<&Offered> = rejection.offered.iter().filter(is_current).collect();

@@ -1,8 +1,8 @@
-//! Everything that is kept from some client: for the page, the gauge and the list of problems, and for clients
-//! that come back.
+//! Pins and withheld resources of all clients: for the debug page, the gauge and the list of problems, and for clients
+//! that reconnect.
 //!
-//! What a stream without a proven identity refuses is shown here as long as the stream lasts, and nothing else comes of
-//! it: only what a client with a certificate refused is kept from it when it comes back.
+//! Rejections of a stream without a proved identity are listed while the stream lasts, and have no other effect. Only
+//! rejections of a client with a certificate are remembered when it reconnects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,24 +23,24 @@ use super::{Payer, Pin, Pins};
 use crate::serve::caller::Identity;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
-/// Clients that are remembered for one object.
+/// Clients remembered for one object.
 const MOST_NAMED: usize = 1000;
-/// Clients that are remembered for all objects together.
+/// Clients remembered for all objects together.
 const MOST_REMEMBERED: usize = 20_000;
-/// Withheld resources that are shown of one stream, and of all.
+/// Withheld resources listed for one stream, and for all.
 const MOST_RESOURCES: usize = 100;
 const MOST_RESOURCES_IN_ALL: usize = 10_000;
-/// Messages repeat whole resources at times.
+/// Bytes of a message that are kept: messages may repeat whole resources.
 const LONGEST_MESSAGE: usize = 400;
-/// Problems are published this often at most: each time wakes every stream, and any client can refuse.
+/// Minimum time between publications of problems: each wakes every stream, and any client can reject.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Who refuses.
+/// The client that rejects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refuser {
-    /// A client that is who it says, by its certificate. It is known again when it comes back.
+    /// A client with a proved identity. It is recognized when it reconnects.
     Proven { identity: Identity, client: Str },
-    /// A stream, whatever name its client goes by.
+    /// A stream, whatever node id its client has.
     Stream { number: u64, client: Str },
 }
 
@@ -55,7 +55,7 @@ impl Refuser {
         matches!(self, Refuser::Proven { .. })
     }
 
-    /// The namespace that its certificate names.
+    /// The namespace in its certificate.
     fn namespace(&self) -> Option<&str> {
         match self {
             Refuser::Proven { identity, .. } => Some(&identity.namespace),
@@ -64,7 +64,7 @@ impl Refuser {
     }
 }
 
-/// What is kept from clients.
+/// Pins and withheld resources of all clients.
 #[derive(Debug)]
 pub struct Register {
     changes: mpsc::Sender<Batch>,
@@ -76,15 +76,15 @@ pub struct Register {
 #[derive(Debug, Default)]
 struct Kept {
     objects: BTreeMap<Key, Refused>,
-    /// By stream.
+    /// Withheld resources by stream.
     resources: BTreeMap<u64, BTreeMap<(TypeUrl, Arc<str>), Affected>>,
     published: Vec<Problem>,
     published_at: Option<Instant>,
-    /// A publication is under way.
+    /// A publication is scheduled.
     is_due: bool,
 }
 
-/// An object that some refused, with what each is served instead.
+/// An object that clients rejected, with the version that each is served instead.
 #[derive(Debug)]
 struct Refused {
     since: SystemTime,
@@ -94,7 +94,7 @@ struct Refused {
 }
 
 impl Refused {
-    /// All refused the same version.
+    /// The rejected version, the same for all.
     fn pin(&self) -> Option<&Pin> {
         self.by.values().next()
     }
@@ -115,18 +115,18 @@ impl Refused {
     }
 }
 
-/// Who refused something, and why.
+/// Clients that rejected something, and the reason.
 #[derive(Clone, Debug)]
 pub struct Affected {
     pub since: SystemTime,
     pub kind: TypeUrl,
     /// The last message.
     pub message: String,
-    /// Clients by `name.namespace`, as they say.
+    /// Clients by `name.namespace`, as in their node ids.
     pub clients: BTreeSet<Str>,
-    /// Whether something is served instead.
+    /// Whether an earlier version is served instead.
     pub replaced: bool,
-    /// Whether one of the clients is who it says.
+    /// Whether one of the clients has proved its identity.
     pub is_proven: bool,
 }
 
@@ -136,12 +136,12 @@ impl Register {
         Arc::new(Register { changes, epochs, kept: Mutex::default(), budgets: Budgets::default() })
     }
 
-    /// A client refused these objects.
+    /// Records that a client rejected these objects.
     pub fn add_objects(self: &Arc<Self>, refuser: &Refuser, kind: &TypeUrl, message: &str, pins: &Pins) {
         let world = self.epochs.borrow().snapshot.clone();
         let mut kept = self.lock();
         let mut remembered = kept.objects.values().map(|refused| refused.by.len()).sum::<usize>();
-        // A stream that lags may refuse what is no more.
+        // A stream that is behind may reject a version that no longer exists.
         for (key, pin) in pins.iter().filter(|(key, pin)| pin.holds_in(key, &world)) {
             if kept.objects.get(key).and_then(Refused::pin).is_none_or(|known| known.bad != pin.bad) {
                 let fresh = Refused {
@@ -163,7 +163,7 @@ impl Register {
         self.publish(&mut kept);
     }
 
-    /// These resources are withheld from a stream, and no others; each with whether something is served in its place.
+    /// Replaces the withheld resources of a stream; each with whether another version is served.
     pub fn set_resources<'a>(
         self: &Arc<Self>,
         stream: u64,
@@ -195,7 +195,7 @@ impl Register {
         self.publish(&mut kept);
     }
 
-    /// A stream ended: what it refused without proof is forgotten, and nothing is withheld from it any more.
+    /// A stream ended: its withheld resources and its rejections without a proved identity are dropped.
     pub fn leave(self: &Arc<Self>, stream: u64, refuser: &Refuser) {
         let mut kept = self.lock();
         kept.resources.remove(&stream);
@@ -206,47 +206,47 @@ impl Register {
         self.publish(&mut kept);
     }
 
-    /// Forgets objects that have a new version.
+    /// Drops objects that have a new version.
     pub fn follow(self: &Arc<Self>) {
         self.publish(&mut self.lock());
     }
 
-    /// Objects whose current version this client refused before, on a stream that has ended.
+    /// Objects whose current version this client rejected on a stream that has ended.
     pub fn pins(&self, world: &Snapshot, refuser: &Refuser) -> Pins {
         self.lock().pins(world, |by| by == refuser)
     }
 
-    /// Objects whose current version was refused by clients that are known to be of the same namespace.
+    /// Objects whose current version was rejected by clients with a proved identity of the same namespace.
     pub fn evidence(&self, world: &Snapshot, refuser: &Refuser) -> Pins {
         let Some(namespace) = refuser.namespace() else { return Pins::new() };
         self.lock().pins(world, |by| by.namespace() == Some(namespace))
     }
 
-    /// Objects whose current version is kept from some client.
+    /// Objects whose current version is kept from a client.
     pub fn objects(&self, world: &Snapshot) -> Vec<(Key, Pin, Affected)> {
         let kept = self.lock();
         let current = kept.objects.iter().filter(|(key, refused)| refused.holds_in(key, world));
         current.filter_map(|(key, refused)| Some((key.clone(), refused.pin()?.clone(), refused.affected()))).collect()
     }
 
-    /// Resources that are kept from connected clients, by name.
+    /// Resources that are withheld from connected clients, by name.
     pub fn resources(&self) -> Vec<(Arc<str>, Affected)> {
         let kept = self.lock();
         let all = kept.resources.values().flatten();
         all.map(|((_, name), affected)| (name.clone(), affected.clone())).collect()
     }
 
-    /// How long a search for what this client refused may take.
+    /// Time that a search for this client may take.
     pub fn search_time(&self, payer: &Payer) -> Duration {
         self.budgets.left(payer, Instant::now())
     }
 
-    /// A search that began then is over.
+    /// Charges a search that started at this time.
     pub fn searched(&self, payer: &Payer, begun: Instant) {
         self.budgets.spend(payer, begun.elapsed(), Instant::now());
     }
 
-    /// Sends the list of problems if it is not what was sent last: now, or when the last one is old enough.
+    /// Sends the list of problems if it changed: now, or when the minimum time since the last has passed.
     fn publish(self: &Arc<Self>, kept: &mut Kept) {
         if kept.is_due {
             return;
@@ -274,7 +274,7 @@ impl Register {
         let problems: Vec<Problem> = kept.problems();
         if problems != kept.published {
             let changes = vec![Change::Problems(problems.clone())];
-            // A full channel means that batches wait; the next refusal or change sends it again.
+            // If the channel is full, the next rejection or change sends the list again.
             if self.changes.try_send(Batch { source: SourceId("clients".into()), changes }).is_ok() {
                 kept.published = problems;
                 kept.published_at = Some(Instant::now());
@@ -288,14 +288,14 @@ impl Register {
 }
 
 impl Kept {
-    /// The pins of some, as far as the mesh still has what they refused.
+    /// The pins of these clients whose rejected version is still current.
     fn pins(&self, world: &Snapshot, is_asked_for: impl Fn(&Refuser) -> bool) -> Pins {
         let current = self.objects.iter().filter(|(key, refused)| refused.holds_in(key, world));
         let pin = |refused: &Refused| refused.by.iter().find(|(by, _)| is_asked_for(by)).map(|(_, pin)| pin.clone());
         current.filter_map(|(key, refused)| Some((key.clone(), pin(refused)?))).collect()
     }
 
-    /// One for each object, and one for all resources of a type.
+    /// One problem for each object, and one for all resources of a type.
     fn problems(&self) -> Vec<Problem> {
         let objects = self.objects.iter().map(|(key, refused)| {
             let location = refused.pin().and_then(|pin| pin.bad.as_ref()).and_then(|bad| bad.meta.location.clone());
