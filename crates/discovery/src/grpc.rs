@@ -152,7 +152,7 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
 
 /// Reports readiness through the gRPC health service.
 async fn report(reporter: HealthReporter, pilot: Arc<ControlPlane>, stop: CancellationToken) {
-    let mut epochs = pilot.world().epochs();
+    let mut snapshots = pilot.world().snapshots();
     loop {
         let is_ready = pilot.missing_sources().is_empty() && !stop.is_cancelled();
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
@@ -161,7 +161,7 @@ async fn report(reporter: HealthReporter, pilot: Arc<ControlPlane>, stop: Cancel
         }
         tokio::select! {
             () = stop.cancelled(), if !stop.is_cancelled() => {}
-            changed = epochs.changed() => if changed.is_err() { return },
+            changed = snapshots.changed() => if changed.is_err() { return },
         }
     }
 }

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::Pages;
 
 pub(super) async fn page(State(pages): State<Pages>) -> Response {
-    let epoch = pages.pilot().world().now();
-    let number = epoch.number;
-    pages.0.registration.read(number, move || Some(registration_of(&epoch.snapshot).to_string())).await
+    let published = pages.pilot().world().now();
+    let number = published.number;
+    pages.0.registration.read(number, move || Some(registration_of(&published.snapshot).to_string())).await
 }
 
 fn registration_of(world: &Snapshot) -> Value {

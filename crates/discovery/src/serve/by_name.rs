@@ -2,17 +2,18 @@
 //! because clients choose the names.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{Resource, TypeUrl};
 use model::names::Namespace;
 use model::problem::Problem;
 use model::settings::Settings;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::serve::bounded::{LeftOut, Why};
 use crate::serve::excess::{self, ClassExcess};
-use crate::serve::layers::memo::{Use, Wanted};
+use crate::serve::layers::memo::{LayerRequest, Use};
 
 /// Cached answers. Envoys ask for one route table per port, or one per service and port; others are computed again.
 const MOST_KEPT: usize = 20_000;
@@ -71,9 +72,9 @@ impl ByName {
         resource
     }
 
-    /// Whether all answers hold for another snapshot.
-    pub(crate) fn holds(&self, wanted: Wanted<'_>) -> bool {
-        self.lock().values().all(|answer| answer.made_of.as_ref().is_some_and(|made_of| made_of.holds(wanted)))
+    /// Whether all answers are valid for another snapshot.
+    pub(crate) fn holds(&self, request: LayerRequest<'_>) -> bool {
+        self.lock().values().all(|answer| answer.made_of.as_ref().is_some_and(|made_of| made_of.holds(request)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -81,7 +82,7 @@ impl ByName {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Answer>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answers.lock()
     }
 
     fn fitting(&self, made: Resource, problems: &mut Vec<Problem>) -> Option<Resource> {

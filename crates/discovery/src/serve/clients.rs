@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use api::{TypeUrl, Version};
 use model::printable::clipped;
 use model::proxy::Proxy;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::serve::rendered::RenderedView;
@@ -93,12 +94,12 @@ impl Clients {
             types: Mutex::default(),
             cut: Mutex::default(),
         });
-        lock(&self.connected).insert(number, connection.clone());
+        self.connected.lock().insert(number, connection.clone());
         connection
     }
 
     pub fn disconnect(&self, connection: &Connection) {
-        lock(&self.connected).remove(&connection.number);
+        self.connected.lock().remove(&connection.number);
         self.left.notify_one();
     }
 
@@ -109,53 +110,48 @@ impl Clients {
 
     /// Whether any client watches this type.
     pub fn watch(&self, kind: &TypeUrl) -> bool {
-        self.all().iter().any(|connection| lock(&connection.types).contains_key(kind))
+        self.all().iter().any(|connection| connection.types.lock().contains_key(kind))
     }
 
     /// All streams, oldest first.
     pub fn all(&self) -> Vec<Arc<Connection>> {
-        lock(&self.connected).values().cloned().collect()
+        self.connected.lock().values().cloned().collect()
     }
 
     /// The newest stream of a proxy, by `name.namespace` or connection id.
     pub fn find(&self, proxy: &str) -> Option<Arc<Connection>> {
-        lock(&self.connected).values().rev().find(|c| *c.proxy.id == *proxy || c.id == proxy).cloned()
+        self.connected.lock().values().rev().find(|c| *c.proxy.id == *proxy || c.id == proxy).cloned()
     }
 }
 
 impl Connection {
     /// The state of each type.
     pub fn watched(&self) -> BTreeMap<TypeUrl, Watched> {
-        lock(&self.types).clone()
+        self.types.lock().clone()
     }
 
     /// Rejections of one type so far, by gRPC code.
     pub fn refusals(&self, kind: &TypeUrl) -> BTreeMap<i32, u64> {
-        lock(&self.types).get(kind).map(|watched| watched.refusals.clone()).unwrap_or_default()
+        self.types.lock().get(kind).map(|watched| watched.refusals.clone()).unwrap_or_default()
     }
 
     /// Whether the client only reads debug pages, as istioctl does.
     pub fn only_looks(&self) -> bool {
-        let types = lock(&self.types);
+        let types = self.types.lock();
         !types.is_empty() && types.keys().all(TypeUrl::is_debug)
     }
 
     /// Updates the state of one type.
     pub fn note(&self, kind: &TypeUrl, change: impl FnOnce(&mut Watched)) {
-        change(lock(&self.types).entry(kind.clone()).or_default());
+        change(self.types.lock().entry(kind.clone()).or_default());
     }
 
     /// Records the view that this client is served.
     pub fn cut(&self) -> Option<Arc<RenderedView>> {
-        lock(&self.cut).clone()
+        self.cut.lock().clone()
     }
 
     pub(crate) fn adopt(&self, cut: Arc<RenderedView>) {
-        *lock(&self.cut) = Some(cut);
+        *self.cut.lock() = Some(cut);
     }
-}
-
-/// A panic elsewhere leaves these maps whole, so a poisoned lock is still good to read.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,7 +3,7 @@
 //! ServiceEntries.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use api::istio::mcp::v1alpha1::Resource as Envelope;
 use api::istio::mesh::v1alpha1::MeshConfig;
@@ -11,6 +11,7 @@ use api::{Resource, TypeUrl};
 use model::config::{Kind, Object, envelope};
 use model::names::ServiceKey;
 use model::snapshot::{Delta, Snapshot, synthetic};
+use parking_lot::Mutex;
 use prost::Name;
 use xds::ResourceSet;
 
@@ -28,7 +29,7 @@ type Synthetic = BTreeMap<ServiceKey, Vec<Resource>>;
 /// The encoded objects of one type, and the number of their snapshot.
 #[derive(Clone, Debug)]
 struct Made {
-    epoch: u64,
+    number: u64,
     set: Arc<ResourceSet>,
     objects: Vec<Resource>,
     /// Services of registries, converted to ServiceEntries.
@@ -45,22 +46,22 @@ enum Content {
 }
 
 impl Configs {
-    /// All objects of a type in this epoch. `None` where it is no type of configuration.
-    pub fn set(&self, epoch: &PublishedSnapshot, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+    /// All objects of a type in this snapshot. `None` if it is not a type of configuration.
+    pub fn set(&self, published: &PublishedSnapshot, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
         let content = content(kind)?;
         if content == Content::Nothing {
             // Not cached: the number of unknown names is unlimited.
             return Some(Arc::new(ResourceSet::new(kind.clone(), [])));
         }
-        let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = self.0.lock();
         let known = sets.get(kind);
-        if let Some(newest) = known.filter(|made| made.epoch >= epoch.number) {
+        if let Some(newest) = known.filter(|made| made.number >= published.number) {
             return Some(newest.set.clone());
         }
-        let steps = known.and_then(|made| Some((made, epoch.since(made.epoch)?)));
+        let steps = known.and_then(|made| Some((made, published.since(made.number)?)));
         let made = match steps {
-            Some((made, delta)) => made.after(&delta, epoch, kind, content),
-            None => Made::new(epoch, kind, content),
+            Some((made, delta)) => made.after(&delta, published, kind, content),
+            None => Made::new(published, kind, content),
         };
         let set = made.set.clone();
         sets.insert(kind.clone(), made);
@@ -71,21 +72,21 @@ impl Configs {
 impl Configs {
     /// Drops types that are no longer watched.
     pub fn retain(&self, is_watched: impl Fn(&TypeUrl) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|kind, _| is_watched(kind));
+        self.0.lock().retain(|kind, _| is_watched(kind));
     }
 }
 
 impl Made {
-    fn new(epoch: &PublishedSnapshot, kind: &TypeUrl, content: Content) -> Made {
-        let world = &epoch.snapshot;
+    fn new(published: &PublishedSnapshot, kind: &TypeUrl, content: Content) -> Made {
+        let world = &published.snapshot;
         let keys = synthetic::services(world).filter(|_| content.has_synthetic()).map(|service| service.key());
         let synthetic = keys.map(|key| (key.clone(), synthetic_entries(world, &key))).collect();
-        Made::of(epoch.number, kind, content, objects(world, content), synthetic)
+        Made::of(published.number, kind, content, objects(world, content), synthetic)
     }
 
-    /// The same after some steps; what they do not touch is taken as it was made.
-    fn after(&self, delta: &Delta, epoch: &PublishedSnapshot, kind: &TypeUrl, content: Content) -> Made {
-        let world = &epoch.snapshot;
+    /// The same after some steps; unchanged objects are reused.
+    fn after(&self, delta: &Delta, published: &PublishedSnapshot, kind: &TypeUrl, content: Content) -> Made {
+        let world = &published.snapshot;
         let is_touched = match content {
             Content::Mesh => delta.settings,
             Content::Objects(kind) => delta.touches(kind),
@@ -96,7 +97,7 @@ impl Made {
         let fresh = keys.map(|key| (key, synthetic_entries(world, key)));
         let changed: Vec<_> = fresh.filter(|(key, fresh)| known(key) != fresh.as_slice()).collect();
         if !is_touched && changed.is_empty() {
-            return Made { epoch: epoch.number, ..self.clone() };
+            return Made { number: published.number, ..self.clone() };
         }
         let mut synthetic = self.synthetic.clone();
         for (key, fresh) in changed {
@@ -107,14 +108,14 @@ impl Made {
             }
         }
         let objects = if is_touched { objects(world, content) } else { self.objects.clone() };
-        Made::of(epoch.number, kind, content, objects, synthetic)
+        Made::of(published.number, kind, content, objects, synthetic)
     }
 
-    fn of(epoch: u64, kind: &TypeUrl, content: Content, objects: Vec<Resource>, synthetic: Synthetic) -> Made {
-        // Of two with one name the first stays: what somebody wrote.
+    fn of(number: u64, kind: &TypeUrl, content: Content, objects: Vec<Resource>, synthetic: Synthetic) -> Made {
+        // If a name occurs twice, the first is used: a written object before a converted service.
         let all = objects.iter().chain(synthetic.values().flatten()).cloned();
         let set = ResourceSet::new(kind.clone(), all).with_content(content.message());
-        Made { epoch, set: Arc::new(set), objects, synthetic }
+        Made { number, set: Arc::new(set), objects, synthetic }
     }
 }
 

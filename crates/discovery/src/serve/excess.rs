@@ -2,13 +2,14 @@
 //! of the class is connected.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::TypeUrl;
 use model::change::{Batch, Change, SourceId};
 use model::problem::{Problem, Subject};
 use model::settings::Knobs;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 
 use crate::serve::bounded::{LeftOut, Why};
@@ -74,7 +75,7 @@ impl Excesses {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 
@@ -116,15 +117,15 @@ pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], kn
     let mut problems: Vec<Problem> = Vec::new();
     for found in left_out.iter().take(MOST_NAMED) {
         let limit = match found.why {
-            Why::TooLarge => format!("a resource may have {} bytes (PILOTAGE_RESOURCE_BYTES)", knobs.resource_bytes),
+            Why::TooLarge => format!("the limit is {} (PILOTAGE_RESOURCE_BYTES)", knobs.resource_bytes),
             Why::TooMuch => format!(
-                "it is among the largest of more than {} bytes (PILOTAGE_PUSH_BYTES) of its type",
+                "all resources of its type exceed {} bytes (PILOTAGE_PUSH_BYTES), so the largest are left out",
                 knobs.push_bytes
             ),
         };
         let message = format!(
-            "not sent to proxies of namespace {namespace}, which go without it: it has {} bytes, and {limit}; let a \
-             Sidecar import less, shorten what it is made of, or raise the limit",
+            "not sent to proxies of namespace {namespace}: it has {} bytes, and {limit}; import fewer services with a \
+             Sidecar, shorten its configuration, or raise the limit",
             found.bytes
         );
         let about = Subject::Resource { kind: kind.short().into(), name: (*found.name).into(), others: 0 };

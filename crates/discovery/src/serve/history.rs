@@ -2,9 +2,10 @@
 //! All snapshots share one history; it is shortened when clients accept changes or disconnect.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use model::config::{Key, Kind, Meta, Object};
+use parking_lot::{Mutex, MutexGuard};
 use tracing::info;
 
 /// Steps kept. Only steps that change objects count, so many changes of endpoints do not displace them.
@@ -35,7 +36,7 @@ struct Steps {
 
 #[derive(Debug)]
 struct Step {
-    epoch: u64,
+    number: u64,
     bytes: usize,
     replaced: Box<[(Key, Former)]>,
 }
@@ -51,9 +52,9 @@ enum Former {
 }
 
 impl History {
-    /// Adds a step, which led to this epoch. Without a client it is forgotten at once.
-    pub fn record<'a>(&self, epoch: u64, replaced: impl Iterator<Item = (&'a Key, Option<&'a Object>)>) {
-        if self.lock().is_forgotten(epoch) {
+    /// Adds the step that led to this snapshot. Without connected clients it is dropped at once.
+    pub fn record<'a>(&self, number: u64, replaced: impl Iterator<Item = (&'a Key, Option<&'a Object>)>) {
+        if self.lock().is_forgotten(number) {
             return;
         }
         // Encoded outside the lock, which clients take with every answer.
@@ -62,33 +63,33 @@ impl History {
         let dropped = {
             let mut steps = self.lock();
             steps.bytes += bytes;
-            steps.steps.push_back(Step { epoch, bytes, replaced });
+            steps.steps.push_back(Step { number, bytes, replaced });
             steps.shorten()
         };
         drop(dropped);
     }
 
-    /// Objects that changed after an epoch and up to another, with what they were before, the last changed first.
-    /// None when that is too long ago to tell.
-    pub fn between(&self, epoch: u64, last: u64) -> Option<Vec<Replaced>> {
+    /// Objects that changed after a snapshot and up to another, with their earlier versions, the last changed first.
+    /// `None` if the history does not reach back that far.
+    pub fn between(&self, number: u64, last: u64) -> Option<Vec<Replaced>> {
         // Decoded outside the lock.
-        let found = self.lock().between(epoch, last)?;
+        let found = self.lock().between(number, last)?;
         let object = |(key, former): (Key, Former)| (key.clone(), former.object(key.kind));
         Some(found.into_iter().map(object).collect())
     }
 
-    /// Keeps what changes after this epoch, for a client that connects in it.
-    pub fn follow(self: &Arc<History>, epoch: u64) -> Follower {
-        *self.lock().accepted.entry(epoch).or_default() += 1;
-        Follower { history: self.clone(), accepted: epoch }
+    /// Keeps changes after this snapshot for a client that connects now.
+    pub fn follow(self: &Arc<History>, number: u64) -> Follower {
+        *self.lock().accepted.entry(number).or_default() += 1;
+        Follower { history: self.clone(), accepted: number }
     }
 
     /// Moves a client from one snapshot to another, or removes it.
     fn moved(&self, from: u64, to: Option<u64>) {
         let dropped = {
             let mut steps = self.lock();
-            if let Some(epoch) = to {
-                *steps.accepted.entry(epoch).or_default() += 1;
+            if let Some(number) = to {
+                *steps.accepted.entry(number).or_default() += 1;
             }
             if let Some(clients) = steps.accepted.get_mut(&from) {
                 *clients -= 1;
@@ -108,28 +109,28 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, Steps> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
 impl Steps {
-    /// Forgets a step that no client can refuse.
-    fn is_forgotten(&mut self, epoch: u64) -> bool {
+    /// Whether a change need not be recorded, because no connected client can reject it.
+    fn is_forgotten(&mut self, number: u64) -> bool {
         let is_forgotten = self.accepted.is_empty();
         if is_forgotten {
-            self.forgotten = epoch;
+            self.forgotten = number;
         }
         is_forgotten
     }
 
-    fn between(&self, epoch: u64, last: u64) -> Option<Vec<(Key, Former)>> {
-        if epoch < self.forgotten {
+    fn between(&self, number: u64, last: u64) -> Option<Vec<(Key, Former)>> {
+        if number < self.forgotten {
             return None;
         }
         let mut found: BTreeMap<&Key, (u64, &Former)> = BTreeMap::new();
-        for step in self.steps.iter().filter(|step| step.epoch > epoch && step.epoch <= last) {
+        for step in self.steps.iter().filter(|step| step.number > number && step.number <= last) {
             for (key, before) in &step.replaced {
-                found.entry(key).or_insert((step.epoch, before)).0 = step.epoch;
+                found.entry(key).or_insert((step.number, before)).0 = step.number;
             }
         }
         let mut found: Vec<_> = found.into_iter().collect();
@@ -143,19 +144,19 @@ impl Steps {
         let mut dropped = Vec::new();
         while let Some(first) = self.steps.front() {
             let is_over = self.bytes > MOST_BYTES || self.steps.len() > MOST_STEPS;
-            if first.epoch > accepted && !is_over {
+            if first.number > accepted && !is_over {
                 break;
             }
-            if first.epoch > accepted && !std::mem::replace(&mut self.is_reported, true) {
+            if first.number > accepted && !std::mem::replace(&mut self.is_reported, true) {
                 info!(
-                    epoch = first.epoch,
-                    "a client has not answered for long; dropping former versions of changed objects: what it refuses \
-                     is found by its message alone"
+                    number = first.number,
+                    "a client has not answered for long; dropping earlier versions of changed objects, so if it rejects \
+                     one, only its message shows which"
                 );
             }
             let Some(step) = self.steps.pop_front() else { break };
             self.bytes -= step.bytes;
-            self.forgotten = step.epoch;
+            self.forgotten = step.number;
             dropped.push(step);
         }
         self.is_reported &= !self.steps.is_empty();
@@ -212,11 +213,11 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// The client has accepted everything up to this epoch.
-    pub fn accepts(&mut self, epoch: u64) {
-        if epoch != self.accepted {
-            self.history.moved(self.accepted, Some(epoch));
-            self.accepted = epoch;
+    /// The client has accepted everything up to this snapshot.
+    pub fn accepts(&mut self, number: u64) {
+        if number != self.accepted {
+            self.history.moved(self.accepted, Some(number));
+            self.accepted = number;
         }
     }
 }
@@ -248,13 +249,13 @@ mod tests {
     }
 
     /// Records that these objects appeared.
-    fn record(history: &History, epoch: u64, names: &[&str]) {
+    fn record(history: &History, number: u64, names: &[&str]) {
         let keys: Vec<Key> = names.iter().map(|name| key(name)).collect();
-        history.record(epoch, keys.iter().map(|key| (key, None)));
+        history.record(number, keys.iter().map(|key| (key, None)));
     }
 
-    fn names(history: &History, epoch: u64, last: u64) -> Option<Vec<String>> {
-        Some(history.between(epoch, last)?.into_iter().map(|(key, _)| key.name.to_string()).collect())
+    fn names(history: &History, number: u64, last: u64) -> Option<Vec<String>> {
+        Some(history.between(number, last)?.into_iter().map(|(key, _)| key.name.to_string()).collect())
     }
 
     #[test]
@@ -285,8 +286,8 @@ mod tests {
         let history = Arc::new(History::default());
         let _client = history.follow(0);
         let last = MOST_STEPS as u64 + 2;
-        for epoch in 1..=last {
-            record(&history, epoch, &[&format!("v{epoch}")]);
+        for number in 1..=last {
+            record(&history, number, &[&format!("v{number}")]);
         }
         assert_eq!(names(&history, 1, last), None);
         assert_eq!(names(&history, 2, last).map(|names| names.len()), Some(MOST_STEPS));
@@ -325,8 +326,8 @@ mod tests {
         let history = Arc::new(History::default());
         let _silent = history.follow(0);
         let large = object("a", &"x".repeat(1 << 20));
-        for epoch in 1..=100 {
-            history.record(epoch, [(&key("a"), Some(&large))].into_iter());
+        for number in 1..=100 {
+            history.record(number, [(&key("a"), Some(&large))].into_iter());
             assert!(history.bytes() <= MOST_BYTES);
         }
         assert_eq!(names(&history, 0, 100), None);

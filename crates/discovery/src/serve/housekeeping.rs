@@ -17,10 +17,10 @@ pub(crate) fn started(pilot: ControlPlane) -> Arc<ControlPlane> {
 }
 
 async fn follow(pilot: Arc<ControlPlane>) {
-    let mut epochs = pilot.world().epochs();
+    let mut snapshots = pilot.world().snapshots();
     loop {
         tokio::select! {
-            changed = epochs.changed() => if changed.is_err() { return },
+            changed = snapshots.changed() => if changed.is_err() { return },
             () = pilot.clients().left() => {}
         }
         tokio::time::sleep(REST).await;

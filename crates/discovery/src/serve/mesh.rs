@@ -14,19 +14,19 @@ pub(crate) async fn follow(
     sources: BTreeSet<SourceId>,
     changes: watch::Sender<Option<Settings>>,
 ) {
-    let mut epochs = world.epochs();
+    let mut snapshots = world.snapshots();
     loop {
-        let epoch = epochs.borrow_and_update().clone();
-        if epoch.is_synced(&sources) {
+        let latest = snapshots.borrow_and_update().clone();
+        if latest.is_synced(&sources) {
             changes.send_if_modified(|published| {
-                let is_new = published.as_ref() != Some(&*epoch.snapshot.settings);
+                let is_new = published.as_ref() != Some(&*latest.snapshot.settings);
                 if is_new {
-                    *published = Some(Settings::clone(&epoch.snapshot.settings));
+                    *published = Some(Settings::clone(&latest.snapshot.settings));
                 }
                 is_new
             });
         }
-        if epochs.changed().await.is_err() || changes.is_closed() {
+        if snapshots.changed().await.is_err() || changes.is_closed() {
             return;
         }
     }

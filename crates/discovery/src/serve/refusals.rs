@@ -1,9 +1,9 @@
 //! Logs streams that the server ended because of their clients: at a limited rate, however often clients try.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tonic::Status;
 use tracing::warn;
 
@@ -18,23 +18,23 @@ pub(crate) struct Refusals(Mutex<(Option<Instant>, u64)>);
 
 impl Refusals {
     pub(crate) fn report(&self, address: Option<SocketAddr>, status: &Status) {
-        let Some(left_out) = self.due(Instant::now()) else { return };
+        let Some(suppressed) = self.due(Instant::now()) else { return };
         let peer = address.map(|address| address.to_string()).unwrap_or_default();
         let reason = status.message();
         let reason = reason[..reason.floor_char_boundary(LONGEST)].escape_debug().to_string();
-        warn!(peer, code = ?status.code(), reason, left_out, "ended a stream because of its client");
+        warn!(peer, code = ?status.code(), reason, suppressed, "ended a stream because of its client");
     }
 
     /// Number of lines suppressed before this one; `None` if this one is suppressed too.
     fn due(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, left_out) = &mut *state;
+        let mut state = self.0.lock();
+        let (last, suppressed) = &mut *state;
         if last.is_some_and(|last| now.duration_since(last) < INTERVAL) {
-            *left_out += 1;
+            *suppressed += 1;
             return None;
         }
         *last = Some(now);
-        Some(std::mem::take(left_out))
+        Some(std::mem::take(suppressed))
     }
 }
 

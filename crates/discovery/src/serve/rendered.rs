@@ -17,7 +17,7 @@ use xds::{Layer, ResourceSet};
 use crate::serve::by_name::{self, ByName};
 use crate::serve::excess::ClassExcess;
 use crate::serve::layers::endpoints::{self, EndpointLayer, ServedEndpoints};
-use crate::serve::layers::memo::{Entry, Use, Wanted};
+use crate::serve::layers::memo::{Entry, LayerRequest, Use};
 use crate::serve::layers::{Layers, Part, ResourceLayer, RouteTable};
 use crate::serve::renderings::Renderings;
 use crate::serve::snapshot_writer::PublishedSnapshot;
@@ -36,7 +36,7 @@ const KINDS: [TypeUrl; TYPES] = [
 
 /// The resources of one class of clients in one snapshot.
 pub struct RenderedView {
-    pub epoch: u64,
+    pub number: u64,
     pub view: Arc<View>,
     source: Source,
     /// Where resources that exceed limits are reported; `None` for a trial.
@@ -58,7 +58,7 @@ enum Source {
 /// A set, and the results it was made from.
 #[derive(Debug)]
 struct MadeSet {
-    epoch: u64,
+    number: u64,
     set: Arc<ResourceSet>,
     view: Arc<View>,
     layers: Vec<Arc<Layer>>,
@@ -68,14 +68,14 @@ struct MadeSet {
 
 impl fmt::Debug for RenderedView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenderedView").field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("RenderedView").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
 impl RenderedView {
     /// A view that shares no layers with others.
-    pub fn alone(epoch: u64, view: View, renderings: Arc<Renderings>) -> RenderedView {
-        RenderedView::new(epoch, Arc::new(view), Source::Alone(renderings), None)
+    pub fn alone(number: u64, view: View, renderings: Arc<Renderings>) -> RenderedView {
+        RenderedView::new(number, Arc::new(view), Source::Alone(renderings), None)
     }
 
     /// The first view of a class.
@@ -86,13 +86,13 @@ impl RenderedView {
         pins: u128,
         excess: Arc<ClassExcess>,
     ) -> RenderedView {
-        let epoch = published.number;
-        RenderedView::new(epoch, Arc::new(view), Source::Shared { layers, published, pins }, Some(excess))
+        let number = published.number;
+        RenderedView::new(number, Arc::new(view), Source::Shared { layers, published, pins }, Some(excess))
     }
 
-    fn new(epoch: u64, view: Arc<View>, source: Source, excess: Option<Arc<ClassExcess>>) -> RenderedView {
+    fn new(number: u64, view: Arc<View>, source: Source, excess: Option<Arc<ClassExcess>>) -> RenderedView {
         let (sets, before) = Default::default();
-        RenderedView { epoch, view, source, excess, sets, before, guards: OnceLock::new() }
+        RenderedView { number, view, source, excess, sets, before, guards: OnceLock::new() }
     }
 
     /// The same class in a later snapshot.
@@ -132,7 +132,7 @@ impl RenderedView {
             // At most a few assignments have to be renewed.
             return self.is_quick(&TypeUrl::CLUSTER)
                 && self.view.is_same_but_endpoints(&before.view)
-                && self.wanted().is_some_and(|wanted| wanted.is_next_to(before.epoch));
+                && self.request().is_some_and(|request| request.is_next_to(before.number));
         }
         self.may_take_over(before)
     }
@@ -143,7 +143,7 @@ impl RenderedView {
             let MadeSet { set, layers, uses, by_name, .. } = before;
             let (layers, uses) = (layers.clone(), uses.clone());
             return Arc::new(MadeSet {
-                epoch: self.epoch,
+                number: self.number,
                 set: set.clone(),
                 view: self.view.clone(),
                 layers,
@@ -162,22 +162,22 @@ impl RenderedView {
 
     /// Whether a set of an earlier snapshot is valid for this one.
     fn may_take_over(&self, before: &MadeSet) -> bool {
-        let Some(wanted) = self.wanted() else { return false };
+        let Some(request) = self.request() else { return false };
         self.view.is_same_but_endpoints(&before.view)
-            && before.uses.iter().all(|used| used.holds(wanted))
-            && before.by_name.as_ref().is_none_or(|by_name| by_name.holds(wanted))
+            && before.uses.iter().all(|used| used.holds(request))
+            && before.by_name.as_ref().is_none_or(|by_name| by_name.holds(request))
     }
 
-    fn wanted(&self) -> Option<Wanted<'_>> {
+    fn request(&self) -> Option<LayerRequest<'_>> {
         match &self.source {
-            Source::Shared { published, pins, .. } => Some(Wanted { view: &self.view, published, pins: *pins }),
+            Source::Shared { published, pins, .. } => Some(LayerRequest { view: &self.view, published, pins: *pins }),
             Source::Alone(_) => None,
         }
     }
 
     fn layer(&self, kind: &TypeUrl, part: Part) -> Arc<Entry<ResourceLayer>> {
-        match (&self.source, self.wanted()) {
-            (Source::Shared { layers, .. }, Some(wanted)) => layers.resources(wanted, kind, part),
+        match (&self.source, self.request()) {
+            (Source::Shared { layers, .. }, Some(request)) => layers.resources(request, kind, part),
             _ => Entry::unshared(ResourceLayer::new(&self.view, kind, part, self.renderings()), &self.view),
         }
     }
@@ -215,7 +215,7 @@ impl RenderedView {
             None => Arc::new(ResourceSet::of_layers(kind.clone(), layers.clone())),
         };
         let uses = parts.into_iter().map(|part| part as Arc<dyn Use>).collect();
-        MadeSet { epoch: self.epoch, set, view: self.view.clone(), layers, uses, by_name: None }
+        MadeSet { number: self.number, set, view: self.view.clone(), layers, uses, by_name: None }
     }
 
     fn report<'a>(&self, kind: &TypeUrl, problems: impl Iterator<Item = &'a Problem>) {
@@ -238,7 +238,7 @@ impl RenderedView {
         let is_unused = |before: &MadeSet| before.by_name.as_ref().is_none_or(|by_name| by_name.is_empty());
         if let Some(before) = before.filter(|before| is_same(&before.layers, &layers) && is_unused(before)) {
             let (set, by_name) = (before.set.clone(), before.by_name.clone());
-            return MadeSet { epoch: self.epoch, set, view: self.view.clone(), layers, uses, by_name };
+            return MadeSet { number: self.number, set, view: self.view.clone(), layers, uses, by_name };
         }
         let (view, renderings) = (self.view.clone(), self.renderings().clone());
         let by_name = Arc::new(self.by_name(TypeUrl::ENDPOINT));
@@ -254,16 +254,23 @@ impl RenderedView {
             };
             named.answer(name, make)
         });
-        MadeSet { epoch: self.epoch, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: Some(by_name) }
+        MadeSet {
+            number: self.number,
+            set: Arc::new(set),
+            view: self.view.clone(),
+            layers,
+            uses,
+            by_name: Some(by_name),
+        }
     }
 
     fn endpoint_layer(&self, clusters: &ResourceLayer) -> (Arc<Entry<EndpointLayer>>, ServedEndpoints) {
-        if let (Source::Shared { layers, .. }, Some(wanted)) = (&self.source, self.wanted()) {
-            return layers.endpoints(wanted, &clusters.clusters);
+        if let (Source::Shared { layers, .. }, Some(request)) = (&self.source, self.request()) {
+            return layers.endpoints(request, &clusters.clusters);
         }
         let (view, reads) = self.view.recording();
         let clusters: &[OutboundCluster] = &clusters.clusters;
-        let made = EndpointLayer::new(self.epoch, (&view, &reads), clusters, self.renderings());
+        let made = EndpointLayer::new(self.number, (&view, &reads), clusters, self.renderings());
         let served = made.served();
         (Entry::unshared(made, &self.view), served)
     }
@@ -274,7 +281,7 @@ impl RenderedView {
         let set = ResourceSet::new(TypeUrl::ROUTE, []).with_fallback(move |name| {
             named.answer(name, || match &source {
                 Source::Shared { layers, published, pins } => {
-                    let entry = layers.route(Wanted { view: &view, published, pins: *pins }, name);
+                    let entry = layers.route(LayerRequest { view: &view, published, pins: *pins }, name);
                     let RouteTable { table, problems } = &entry.value;
                     let (resource, problems) = (table.clone(), problems.clone());
                     by_name::Made { resource, problems, made_of: Some(entry) }
@@ -286,7 +293,14 @@ impl RenderedView {
             })
         });
         let (layers, uses) = (Vec::new(), Vec::new());
-        MadeSet { epoch: self.epoch, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: Some(by_name) }
+        MadeSet {
+            number: self.number,
+            set: Arc::new(set),
+            view: self.view.clone(),
+            layers,
+            uses,
+            by_name: Some(by_name),
+        }
     }
 
     fn by_name(&self, kind: TypeUrl) -> ByName {
@@ -301,7 +315,7 @@ impl RenderedView {
             recipe(&view, &TypeUrl::SECRET, name, &mut Vec::new()).map(|recipe| recipe.render())
         });
         let (layers, uses) = (Vec::new(), Vec::new());
-        MadeSet { epoch: self.epoch, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: None }
+        MadeSet { number: self.number, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: None }
     }
 }
 

@@ -2,9 +2,9 @@
 //! Resources that no client uses any more are dropped soon.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::Resource;
+use parking_lot::{Mutex, MutexGuard};
 use translate::Recipe;
 
 /// Minimum bytes rendered between two sweeps. An unused resource survives a sweep if it was used since the previous
@@ -89,7 +89,7 @@ impl Renderings {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 

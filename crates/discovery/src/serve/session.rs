@@ -22,7 +22,7 @@ use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection};
 use crate::serve::configs::Configs;
 use crate::serve::history::Follower;
-use crate::serve::pace::Pace;
+use crate::serve::push_timer::PushTimer;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
 use crate::serve::refusals::Refusals;
 use crate::serve::rendered::RenderedView;
@@ -63,7 +63,7 @@ impl fmt::Debug for Debug {
 
 impl ControlPlane {
     pub fn new(world: SnapshotWriter, sources: SourceSet) -> ControlPlane {
-        let register = Register::new(world.changes(), world.epochs());
+        let register = Register::new(world.changes(), world.snapshots());
         let views = Arc::new(Views::new(world.changes()));
         ControlPlane {
             world,
@@ -157,12 +157,12 @@ impl Control for ControlPlane {
         }
         let missing = self.missing_sources();
         if let Some(first) = missing.first() {
-            return Err(Status::unavailable(format!("waiting for {} to be in sync", first.0)));
+            return Err(Status::unavailable(format!("waiting for source {} to sync", first.0)));
         }
         let configs = self.configs_for(&proxy, &peer)?;
-        let mut epochs = self.world.epochs();
-        let epoch = epochs.borrow_and_update().clone();
-        let knobs = &epoch.snapshot.settings.knobs;
+        let mut snapshots = self.world.snapshots();
+        let published = snapshots.borrow_and_update().clone();
+        let knobs = &published.snapshot.settings.knobs;
         let identity = if is_looking { None } else { caller::identified(&peer, &proxy, knobs)? };
         let may_have_secrets = caller::may_have_secrets(identity.as_ref(), &peer, knobs);
         let payer = Payer::of(identity.as_ref(), &peer);
@@ -173,23 +173,23 @@ impl Control for ControlPlane {
             Some(identity) => Refuser::Proven { identity, client },
             None => Refuser::Stream { number: connection.number, client },
         };
-        let quarantine = Quarantine::new(epoch.number, self.register.pins(&epoch.snapshot, &refuser));
-        let follower = epoch.history.follow(epoch.number);
+        let quarantine = Quarantine::new(published.number, self.register.pins(&published.snapshot, &refuser));
+        let follower = published.history.follow(published.number);
         let executor = self.turns.executor(&connection.proxy.namespace);
-        let (views, at, of) = (self.views.clone(), epoch.clone(), connection.proxy.clone());
+        let (views, at, of) = (self.views.clone(), published.clone(), connection.proxy.clone());
         let pins = quarantine.pins().clone();
         let (placement, cut) = executor.run(move || views.cut(&at, &of, &pins, None)).await?;
         arrival.served();
         connection.adopt(cut.clone());
-        info!(connection = connection.id, peer = ?peer.address, "connected");
+        info!(connection = connection.id, peer = ?peer.address, "client connected");
         let (views, clients) = (self.views.clone(), self.clients.clone());
-        let pace = Pace::new(self.metrics().clone(), self.world.round().clone());
+        let timer = PushTimer::new(self.metrics().clone(), self.world.round().clone());
         let register = self.register.clone();
         let debug = is_near.then(|| self.debug.clone());
         Ok(Session {
             debug,
-            epochs,
-            epoch,
+            snapshots,
+            published,
             views,
             configs,
             clients,
@@ -199,7 +199,7 @@ impl Control for ControlPlane {
             cut,
             quarantine,
             follower,
-            pace,
+            timer,
             refuser,
             payer,
             may_have_secrets,
@@ -237,8 +237,8 @@ impl Drop for Arrival<'_> {
 /// One connected client.
 #[derive(Debug)]
 pub struct Session {
-    epochs: watch::Receiver<Arc<PublishedSnapshot>>,
-    epoch: Arc<PublishedSnapshot>,
+    snapshots: watch::Receiver<Arc<PublishedSnapshot>>,
+    published: Arc<PublishedSnapshot>,
     views: Arc<Views>,
     /// Config objects, if this client may read them.
     configs: Option<Arc<Configs>>,
@@ -251,7 +251,7 @@ pub struct Session {
     quarantine: Quarantine,
     /// Keeps earlier versions of objects that this client may still reject.
     follower: Follower,
-    pace: Pace,
+    timer: PushTimer,
     refuser: Refuser,
     /// The account for searches after its rejections.
     payer: Payer,
@@ -266,16 +266,16 @@ impl Session {
     /// Renders the client's snapshot with its pins.
     fn recut(&mut self) {
         let (proxy, pins) = (&self.connection.proxy, self.quarantine.pins());
-        (self.placement, self.cut) = self.views.cut(&self.epoch, proxy, pins, Some(&self.placement));
+        (self.placement, self.cut) = self.views.cut(&self.published, proxy, pins, Some(&self.placement));
         self.connection.adopt(self.cut.clone());
     }
 }
 
 impl Client for Session {
     async fn changed(&mut self) {
-        self.pace.idle();
-        if self.epochs.changed().await.is_err() {
-            // The writer has ended: the server is stopping, and nothing new will come.
+        self.timer.idle();
+        if self.snapshots.changed().await.is_err() {
+            // The writer has ended because the server is stopping; there are no further snapshots.
             std::future::pending::<()>().await;
         }
     }
@@ -285,9 +285,9 @@ impl Client for Session {
     }
 
     fn adopt(&mut self) {
-        self.epoch = self.epochs.borrow_and_update().clone();
-        self.pace.takes_up(self.epoch.at);
-        if self.quarantine.follow(self.epoch.number, &self.epoch.snapshot) {
+        self.published = self.snapshots.borrow_and_update().clone();
+        self.timer.adopted(self.published.at);
+        if self.quarantine.follow(self.published.number, &self.published.snapshot) {
             self.register.follow();
         }
         self.follower.accepts(self.quarantine.accepted_in_all());
@@ -295,9 +295,9 @@ impl Client for Session {
     }
 
     fn adopt_quickly(&mut self) -> bool {
-        let epoch = self.epochs.borrow().clone();
+        let published = self.snapshots.borrow().clone();
         let (proxy, has_pins) = (&self.connection.proxy, !self.quarantine.pins().is_empty());
-        if has_pins || !self.views.is_quick(&epoch, proxy, &self.placement, &self.cut) {
+        if has_pins || !self.views.is_quick(&published, proxy, &self.placement, &self.cut) {
             return false;
         }
         self.adopt();
@@ -316,8 +316,8 @@ impl Client for Session {
         if *kind == TypeUrl::SECRET && !self.may_have_secrets {
             return None;
         }
-        self.pace.asks();
-        let Some(set) = self.cut.set(kind) else { return self.configs.as_ref()?.set(&self.epoch, kind) };
+        self.timer.requested();
+        let Some(set) = self.cut.set(kind) else { return self.configs.as_ref()?.set(&self.published, kind) };
         let withheld = self.quarantine.withheld().count();
         let set = self.quarantine.overlay(kind, set);
         if self.quarantine.withheld().count() < withheld {
@@ -338,9 +338,9 @@ impl Client for Session {
                 w.names = Arc::default();
             }),
             Event::Sent { kind, nonce, version, bytes, .. } => {
-                self.pace.sent(kind, bytes);
+                self.timer.sent(kind, bytes);
                 if self.cut.set(kind).is_some() {
-                    self.quarantine.sent(kind, self.cut.epoch);
+                    self.quarantine.sent(kind, self.cut.number);
                 }
                 if *kind == TypeUrl::LISTENER {
                     self.quarantine.guarded(self.cut.guards());
@@ -353,7 +353,7 @@ impl Client for Session {
                 });
             }
             Event::UpToDate { kind } => {
-                self.quarantine.up_to_date(kind, self.cut.epoch);
+                self.quarantine.up_to_date(kind, self.cut.number);
                 self.follower.accepts(self.quarantine.accepted_in_all());
             }
             Event::Acked { kind, nonce, version } => {
@@ -368,11 +368,11 @@ impl Client for Session {
                 let reason = clipped(message, LOGGED_MESSAGE);
                 warn!(connection = self.connection.id, kind = kind.short(), reason, "Envoy rejected a response");
                 self.quarantine.refused(kind);
-                self.pace.refused(kind);
+                self.timer.refused(kind);
                 let answer = Answer { nonce: nonce.to_owned(), version };
                 self.connection.note(kind, |w| w.refuse(answer, code, message));
             }
-            Event::Stale { kind, .. } => self.pace.expired(kind),
+            Event::Stale { kind, .. } => self.timer.expired(kind),
             Event::Health { .. } => {}
         }
     }
@@ -386,7 +386,7 @@ impl Client for Session {
         let Some(current) = self.current(kind) else { return Verdict::Unchanged };
         let (begun, left) = (Instant::now(), self.register.search_time(&self.payer));
         let scene = Scene {
-            epoch: &self.epoch,
+            published: &self.published,
             proxy: &self.connection.proxy,
             views: &self.views,
             register: &self.register,
@@ -407,7 +407,13 @@ impl Client for Session {
                 let objects: Vec<String> = pins.keys().take(LOGGED_NAMES).map(ToString::to_string).collect();
                 let count = pins.len();
                 let kind_name = kind.short();
-                warn!(connection, kind = kind_name, count, ?objects, "Envoy rejected objects; serving it the former");
+                warn!(
+                    connection,
+                    kind = kind_name,
+                    count,
+                    ?objects,
+                    "Envoy rejected objects; serving previous versions"
+                );
                 self.register.add_objects(&self.refuser, kind, message, &pins);
                 self.recut();
             }
@@ -427,7 +433,7 @@ impl Drop for Session {
         if self.quarantine.withheld().next().is_some() || !self.quarantine.pins().is_empty() {
             self.register.leave(self.connection.number, &self.refuser);
         }
-        info!(connection = self.connection.id, "disconnected");
+        info!(connection = self.connection.id, "client disconnected");
     }
 }
 

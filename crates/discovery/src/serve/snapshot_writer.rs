@@ -25,8 +25,8 @@ const REMEMBERED_KEYS: usize = 16_384;
 
 /// Changes after the first of a burst are gathered this long, or longer if applying takes longer.
 const GATHER: Duration = Duration::from_millis(5);
-/// Problems logged at once; a folder of broken files must not flood the log.
-const MOST_TOLD: usize = 20;
+/// Problems logged per batch; a folder of broken files must not flood the log.
+const MOST_LOGGED: usize = 20;
 const GATHER_AT_MOST: Duration = Duration::from_millis(200);
 
 /// The snapshot at one moment, and the changes that led to it.
@@ -99,7 +99,7 @@ impl PublishedSnapshot {
 #[derive(Clone, Debug)]
 pub struct SnapshotWriter {
     changes: mpsc::Sender<Batch>,
-    epochs: watch::Receiver<Arc<PublishedSnapshot>>,
+    snapshots: watch::Receiver<Arc<PublishedSnapshot>>,
     metrics: Arc<Metrics>,
     round: Arc<RoundTime>,
 }
@@ -109,7 +109,7 @@ impl SnapshotWriter {
     pub fn start(settings: Settings, metrics: Arc<Metrics>, cancel: CancellationToken) -> SnapshotWriter {
         let first = PublishedSnapshot::empty(settings);
         let (changes, incoming) = mpsc::channel(1024);
-        let (publish, epochs) = watch::channel(Arc::new(first));
+        let (publish, snapshots) = watch::channel(Arc::new(first));
         let (recorded, round) = (metrics.clone(), Arc::<RoundTime>::default());
         let measured = round.clone();
         tokio::spawn(async move {
@@ -118,7 +118,7 @@ impl SnapshotWriter {
                 () = write(incoming, publish, recorded, measured) => {}
             }
         });
-        SnapshotWriter { changes, epochs, metrics, round }
+        SnapshotWriter { changes, snapshots, metrics, round }
     }
 
     /// Records how long it takes to send clients a change.
@@ -136,14 +136,14 @@ impl SnapshotWriter {
         self.changes.clone()
     }
 
-    /// The newest epoch, and a wait for the next.
-    pub fn epochs(&self) -> watch::Receiver<Arc<PublishedSnapshot>> {
-        self.epochs.clone()
+    /// The newest snapshot, and a way to wait for the next.
+    pub fn snapshots(&self) -> watch::Receiver<Arc<PublishedSnapshot>> {
+        self.snapshots.clone()
     }
 
     /// The newest snapshot.
     pub fn now(&self) -> Arc<PublishedSnapshot> {
-        self.epochs.borrow().clone()
+        self.snapshots.borrow().clone()
     }
 }
 
@@ -191,14 +191,24 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, m
     metrics.applied(&before.snapshot, &snapshot, &delta, begun.elapsed());
     let newly_synced: Vec<_> = snapshot.synced.difference(&before.snapshot.synced).cloned().collect();
     for source in &newly_synced {
-        info!(source = &*source.0, objects = snapshot.objects.len(), services = snapshot.services.len(), "in sync");
+        info!(
+            source = &*source.0,
+            objects = snapshot.objects.len(),
+            services = snapshot.services.len(),
+            "source synced"
+        );
     }
-    tell_new_problems(&before.snapshot, &snapshot);
+    log_new_problems(&before.snapshot, &snapshot);
     if delta.is_empty() && newly_synced.is_empty() && Arc::ptr_eq(&before.snapshot.converted, &snapshot.converted) {
         // At most problems differ: debug pages show them, and no client has to wake.
         return publish_unnoticed(publish, &before, snapshot);
     }
-    debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
+    debug!(
+        snapshot = before.number + 1,
+        objects = delta.objects.len(),
+        endpoints = delta.endpoints.len(),
+        "changes applied"
+    );
     if !delta.objects.is_empty() {
         let replaced = delta.objects.iter().map(|key| (key, before.snapshot.objects.get(key)));
         before.history.record(before.number + 1, replaced);
@@ -235,21 +245,25 @@ fn remembered(before: &VecDeque<Arc<Delta>>, last: Delta) -> VecDeque<Arc<Delta>
     before.iter().skip(before.len() - kept).cloned().chain([Arc::new(last)]).collect()
 }
 
-/// Logs what was not wrong before. All that is wrong stands on the page of problems.
-fn tell_new_problems(before: &Snapshot, now: &Snapshot) {
+/// Logs new problems. The debug page lists all.
+fn log_new_problems(before: &Snapshot, now: &Snapshot) {
     if Arc::ptr_eq(&before.problems, &now.problems) {
         return;
     }
     for (source, problems) in now.problems.iter() {
         let fresh = new_problems(before.problems.get(source).map_or(&[][..], |list| list), problems);
-        for problem in fresh.iter().take(MOST_TOLD) {
+        for problem in fresh.iter().take(MOST_LOGGED) {
             match problem.severity {
                 Severity::Info => info!(source = &*source.0, "{problem}"),
                 Severity::Warning | Severity::Error => warn!(source = &*source.0, "{problem}"),
             }
         }
-        if fresh.len() > MOST_TOLD {
-            warn!(source = &*source.0, more = fresh.len() - MOST_TOLD, "further problems stand at /debug/problems");
+        if fresh.len() > MOST_LOGGED {
+            warn!(
+                source = &*source.0,
+                more = fresh.len() - MOST_LOGGED,
+                "further problems are listed at /debug/problems"
+            );
         }
     }
 }
@@ -299,15 +313,15 @@ mod tests {
     #[tokio::test]
     async fn steps_are_remembered_from_the_sync_of_a_source_on() {
         let world = SnapshotWriter::start(Settings::default(), Arc::default(), CancellationToken::new());
-        let mut epochs = world.epochs();
+        let mut snapshots = world.snapshots();
         for change in [Change::Renew, Change::Synced, Change::Renew] {
             let batch = Batch { source: SourceId("files".into()), changes: vec![change] };
             world.changes().send(batch).await.unwrap();
-            epochs.changed().await.unwrap();
+            snapshots.changed().await.unwrap();
         }
         let now = world.now();
         assert_eq!(
-            [0, 1, 2, 3].map(|epoch| now.since(epoch).map(|delta| delta.settings)),
+            [0, 1, 2, 3].map(|published| now.since(published).map(|delta| delta.settings)),
             [None, None, Some(true), Some(false)]
         );
     }

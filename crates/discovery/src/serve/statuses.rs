@@ -15,22 +15,22 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Publishes the statuses, now and after every change, once all sources have synced or were given up.
 pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet, statuses: watch::Sender<Arc<ConvertedConfig>>) {
-    let mut epochs = world.epochs();
+    let mut snapshots = world.snapshots();
     loop {
-        let epoch = epochs.borrow_and_update().clone();
-        let is_complete = sources.unsynced(&epoch.snapshot.synced).is_empty();
+        let latest = snapshots.borrow_and_update().clone();
+        let is_complete = sources.unsynced(&latest.snapshot.synced).is_empty();
         if is_complete {
             statuses.send_if_modified(|published| {
-                let is_new = !Arc::ptr_eq(published, &epoch.snapshot.converted);
+                let is_new = !Arc::ptr_eq(published, &latest.snapshot.converted);
                 if is_new {
-                    *published = epoch.snapshot.converted.clone();
+                    *published = latest.snapshot.converted.clone();
                 }
                 is_new
             });
         }
         let changed = match is_complete {
-            true => epochs.changed().await,
-            false => timeout(LOOK_AGAIN, epochs.changed()).await.unwrap_or(Ok(())),
+            true => snapshots.changed().await,
+            false => timeout(LOOK_AGAIN, snapshots.changed()).await.unwrap_or(Ok(())),
         };
         if changed.is_err() || statuses.is_closed() {
             return;

@@ -3,10 +3,11 @@
 //! others, but its namespace gets no further turn, so that one namespace does not delay another.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::names::Namespace;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use xds::{Executor, Job};
 
@@ -128,7 +129,7 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -162,7 +163,7 @@ mod tests {
         for count in 0..20 {
             assert_eq!(honest.run(move || count).await.unwrap(), count);
         }
-        eprintln!("20 answers beside endless work took {:?}", begun.elapsed());
+        eprintln!("20 answers next to endless work took {:?}", begun.elapsed());
         assert!(turns.lock().groups["greedy"].running <= 2, "{turns:?}");
         drop(ends);
         greedy.run(|| ()).await.unwrap();

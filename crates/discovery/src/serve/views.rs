@@ -2,7 +2,7 @@
 //! layers that it is made of.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use model::change::Batch;
 use model::hashed::{Hashed, fingerprint};
@@ -13,6 +13,7 @@ use model::snapshot::endpoints::Endpoints;
 use model::snapshot::objects::{Extensions, Objects, Sidecars};
 use model::snapshot::services::Services;
 use model::workload::Workload;
+use parking_lot::Mutex;
 use scope::View;
 use scope::identity;
 use scope::inbound::{self, ServiceTarget};
@@ -64,27 +65,27 @@ impl Views {
     /// share it.
     pub fn cut(
         &self,
-        epoch: &Arc<PublishedSnapshot>,
+        published: &Arc<PublishedSnapshot>,
         proxy: &Proxy,
         pins: &Pins,
         before: Option<&Placement>,
     ) -> (Placement, Arc<RenderedView>) {
         let pins_key = if pins.is_empty() { 0 } else { fingerprint(pins) };
-        let world = if pins.is_empty() { epoch.snapshot.clone() } else { self.pinned(epoch, pins_key, pins) };
+        let world = if pins.is_empty() { published.snapshot.clone() } else { self.pinned(published, pins_key, pins) };
         let basis = Basis::of(&world, proxy);
         let placement = match before.filter(|before| before.pins == pins_key && before.basis.is_same(&basis)) {
             Some(Placement { class, inbound, .. }) => {
                 Placement { class: class.clone(), inbound: inbound.clone(), pins: pins_key, basis }
             }
-            None => self.placed(epoch, &world, proxy, pins_key, basis),
+            None => self.placed(published, &world, proxy, pins_key, basis),
         };
-        let cut = placement.class.advance(epoch, &world, &placement, &self.layers);
+        let cut = placement.class.advance(published, &world, &placement, &self.layers);
         (placement, cut)
     }
 
     fn placed(
         &self,
-        epoch: &PublishedSnapshot,
+        published: &PublishedSnapshot,
         world: &Snapshot,
         proxy: &Proxy,
         pins: u128,
@@ -92,44 +93,52 @@ impl Views {
     ) -> Placement {
         let proxy = identity::resolved(world, proxy);
         let inbound = Hashed::new(inbound::targets(world, &proxy));
-        let class = class_of(&proxy, epoch);
+        let class = class_of(&proxy, published);
         let class = self.slot((fingerprint(&class), inbound.fingerprint(), pins), class);
         Placement { class, inbound, pins, basis }
     }
 
-    /// Whether a client without pins keeps its placement, and its view of this epoch takes microseconds to make.
-    pub fn is_quick(&self, epoch: &PublishedSnapshot, proxy: &Proxy, before: &Placement, cut: &RenderedView) -> bool {
-        cut.view.renews_quickly(&epoch.snapshot) && before.basis.is_same(&Basis::of(&epoch.snapshot, proxy))
+    /// Whether a client without pins keeps its placement, and its view of this snapshot takes microseconds to compute.
+    pub fn is_quick(
+        &self,
+        published: &PublishedSnapshot,
+        proxy: &Proxy,
+        before: &Placement,
+        cut: &RenderedView,
+    ) -> bool {
+        cut.view.renews_quickly(&published.snapshot) && before.basis.is_same(&Basis::of(&published.snapshot, proxy))
     }
 
-    /// What this proxy would be served with these pins; no client shares it.
-    pub fn trial(&self, epoch: &PublishedSnapshot, proxy: &Proxy, pins: &Pins) -> RenderedView {
-        let world = pinned(&epoch.snapshot, pins);
+    /// The view of this proxy with these pins, which no client shares.
+    pub fn trial(&self, published: &PublishedSnapshot, proxy: &Proxy, pins: &Pins) -> RenderedView {
+        let world = pinned(&published.snapshot, pins);
         let proxy = identity::resolved(&world, proxy);
         let inbound = inbound::targets(&world, &proxy);
-        let class = Arc::new(class_of(&proxy, epoch));
-        RenderedView::alone(epoch.number, View::new(&world, &class, inbound), self.layers.renderings.clone())
+        let class = Arc::new(class_of(&proxy, published));
+        RenderedView::alone(published.number, View::new(&world, &class, inbound), self.layers.renderings.clone())
     }
 
-    fn pinned(&self, epoch: &PublishedSnapshot, key: u128, pins: &Pins) -> Arc<Snapshot> {
+    fn pinned(&self, published: &PublishedSnapshot, key: u128, pins: &Pins) -> Arc<Snapshot> {
         let find = |made: &[(u64, u128, Arc<Snapshot>)]| {
-            made.iter().find(|(number, of, _)| (*number, *of) == (epoch.number, key)).map(|(_, _, world)| world.clone())
+            made.iter()
+                .find(|(number, of, _)| (*number, *of) == (published.number, key))
+                .map(|(_, _, world)| world.clone())
         };
-        if let Some(world) = find(&lock(&self.pinned)) {
+        if let Some(world) = find(&self.pinned.lock()) {
             return world;
         }
-        let world = Arc::new(pinned(&epoch.snapshot, pins));
-        let mut made = lock(&self.pinned);
-        made.retain(|(number, _, _)| *number >= epoch.number);
+        let world = Arc::new(pinned(&published.snapshot, pins));
+        let mut made = self.pinned.lock();
+        made.retain(|(number, _, _)| *number >= published.number);
         if made.len() >= MOST_PINNED {
             made.remove(0);
         }
-        made.push((epoch.number, key, world.clone()));
+        made.push((published.number, key, world.clone()));
         world
     }
 
     fn slot(&self, key: ClassKey, class: Proxy) -> Arc<ViewClass> {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(&key).and_then(Weak::upgrade) {
             return slot;
         }
@@ -140,12 +149,12 @@ impl Views {
         slot
     }
 
-    /// Drops what was made for classes that have no client any more, and for epochs before this one.
-    pub fn free_unused(&self, epoch: &PublishedSnapshot) {
-        lock(&self.pinned).retain(|(number, _, _)| *number >= epoch.number);
-        self.layers.free_unused(&epoch.snapshot);
+    /// Drops what was computed for classes without clients, and for earlier snapshots.
+    pub fn free_unused(&self, published: &PublishedSnapshot) {
+        self.pinned.lock().retain(|(number, _, _)| *number >= published.number);
+        self.layers.free_unused(&published.snapshot);
         let (before, now) = {
-            let mut slots = lock(&self.slots);
+            let mut slots = self.slots.lock();
             let before = slots.len();
             slots.retain(|_, slot| slot.strong_count() > 0);
             (before, slots.len())
@@ -167,7 +176,7 @@ impl Views {
 
     /// Number of classes.
     pub fn len(&self) -> usize {
-        lock(&self.slots).values().filter(|slot| slot.strong_count() > 0).count()
+        self.slots.lock().values().filter(|slot| slot.strong_count() > 0).count()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -175,15 +184,15 @@ impl Views {
     }
 }
 
-/// The proxy without what tells it from its replicas. Its addresses stay only where output depends on them.
-fn class_of(proxy: &Proxy, epoch: &PublishedSnapshot) -> Proxy {
+/// The proxy without the fields in which replicas differ. Its addresses are kept only if output depends on them.
+fn class_of(proxy: &Proxy, published: &PublishedSnapshot) -> Proxy {
     const OWN: &[&str] = &["NAME", "INSTANCE_IPS", "POD_UID", "UID"];
     let mut class = proxy.clone();
     class.id = "".into();
-    let filters = &epoch.snapshot.extensions.envoy_filters;
+    let filters = &published.snapshot.extensions.envoy_filters;
     let read = |key: &str| filters.iter().any(|filter| filter.metadata_keys().any(|name| name == key));
     class.metadata.retain(|key, _| !OWN.contains(&&**key) || read(key));
-    if !epoch.addresses_matter() {
+    if !published.addresses_matter() {
         class.ips = families(proxy);
     }
     class
@@ -204,19 +213,19 @@ fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
 impl ViewClass {
     fn advance(
         &self,
-        epoch: &Arc<PublishedSnapshot>,
+        published: &Arc<PublishedSnapshot>,
         world: &Snapshot,
         placement: &Placement,
         layers: &Arc<Layers>,
     ) -> Arc<RenderedView> {
-        let mut held = lock(&self.cut);
+        let mut held = self.cut.lock();
         let inbound = || placement.inbound.clone();
         let next = match held.as_ref() {
-            Some(cut) if cut.epoch >= epoch.number => return cut.clone(),
-            Some(cut) => cut.next(epoch, cut.view.renewed(world, inbound(), &layers.scopes)),
+            Some(cut) if cut.number >= published.number => return cut.clone(),
+            Some(cut) => cut.next(published, cut.view.renewed(world, inbound(), &layers.scopes)),
             None => {
                 let view = View::shared(world, &self.proxy, inbound(), &layers.scopes);
-                RenderedView::first(layers.clone(), epoch.clone(), view, placement.pins, self.excess.clone())
+                RenderedView::first(layers.clone(), published.clone(), view, placement.pins, self.excess.clone())
             }
         };
         let next = Arc::new(next);
@@ -276,11 +285,7 @@ impl Basis {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether this kind of proxy is served at all.
+/// Whether proxies of this kind are served.
 pub fn is_served(kind: ProxyKind) -> bool {
     matches!(kind, ProxyKind::Sidecar | ProxyKind::Router)
 }

@@ -26,8 +26,8 @@ use super::inputs::StartupInputs;
 use crate::args::DiscoveryFlags;
 use crate::environment::{Environment, Instance};
 use crate::kubernetes;
+use crate::serve::fetch_requests;
 use crate::serve::snapshot_writer::SnapshotWriter;
-use crate::serve::wanted;
 use crate::stores::ConfigStore;
 
 /// All sources of the server.
@@ -72,7 +72,7 @@ pub(super) fn start(
     };
     let config = SourceGroup::merge([first, registry_file]);
     // Key sets are named by configuration. Registries that the registry file starts are not waited for.
-    tokio::spawn(wanted::follow(writer.clone(), config.ids(), request_sender));
+    tokio::spawn(fetch_requests::follow(writer.clone(), config.ids(), request_sender));
     let keys = key_sets(&spawner, knobs, fetch_requests);
     Ok(RunningSources { tasks: SourceGroup::merge([config, keys]).tasks, set: spawner.set })
 }

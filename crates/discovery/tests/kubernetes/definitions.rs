@@ -41,15 +41,15 @@ async fn a_kind_is_watched_once_defined_and_kept_after_its_definition_is_deleted
     recorder.until(CLUSTERS, |told| told.contains(&has("v1")) && told.contains(&has("v2"))).await;
     wait::until("both rules", async || if rules(&server) == 2 { Ok(()) } else { Err("not both".to_owned()) }).await;
     // Responses of other types for the same change may still arrive.
-    let (before, epoch) = (recorder.changed().len(), server.pilot.world().now().number);
+    let (before, published) = (recorder.changed().len(), server.pilot.world().now().number);
 
     api_server.delete(DEFINITION).await.unwrap();
     gone(&api_server).await;
     // The API server has deleted its objects by now. The next change arrives, and only that.
     api_server.patch(SLICE, &endpoints(&["10.4.0.1", "10.4.0.2"])).await.unwrap();
     recorder.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
-    let epochs = server.pilot.world().now().number - epoch;
-    assert_eq!((rules(&server), epochs), (2, 1), "the definition took its objects with it");
+    let snapshots = server.pilot.world().now().number - published;
+    assert_eq!((rules(&server), snapshots), (2, 1), "the definition took its objects with it");
     assert_eq!(recorder.changed()[before..], [CLUSTER], "something else was pushed");
 
     api_server.define(&[*definition]).await;
@@ -57,7 +57,7 @@ async fn a_kind_is_watched_once_defined_and_kept_after_its_definition_is_deleted
     println!(
         "a definition that went with 2 objects: 2 kept, {} pushes in addition to an endpoint's; {} sets emptied, {} names that \
          went and came back",
-        epochs - 1,
+        snapshots - 1,
         recorder.emptied().len(),
         recorder.flapped().len(),
     );

@@ -320,8 +320,8 @@ async fn statuses(stage: &Stage) {
 
 /// Kinds without effect on these Envoys must at least be known to the server.
 fn held(stage: &Stage) {
-    let epoch = stage.server.pilot.world().now();
-    let objects = &epoch.snapshot.objects;
+    let published = stage.server.pilot.world().now();
+    let objects = &published.snapshot.objects;
     let missing: Vec<&Kind> = Kind::ALL.iter().filter(|kind| objects.of(**kind).count() == 0).collect();
     assert!(missing.is_empty(), "not read: {missing:?}");
     println!("{} kinds applied with kubectl", Kind::ALL.len());

@@ -86,10 +86,10 @@ async fn annotations_and_leases_push_nothing() {
     // A relevant change arrives after all other edits.
     api_server.patch(SLICE, &endpoints(&["10.4.0.1", "10.4.0.2"])).await.unwrap();
     recorder.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
-    let epochs = server.pilot.world().now().number - before;
+    let snapshots = server.pilot.world().now().number - before;
     let pushes = recorder.pushes() - pushes - 1;
-    println!("{edits} edits without meaning in {took:?}: {pushes} pushes, {} epochs", epochs - 1);
-    assert_eq!((pushes, epochs), (0, 1), "noise reached the model");
+    println!("{edits} edits without meaning in {took:?}: {pushes} pushes, {} snapshots", snapshots - 1);
+    assert_eq!((pushes, snapshots), (0, 1), "noise reached the model");
     recorder.assert_calm();
     server.stop(Duration::ZERO).await;
 }

@@ -10,8 +10,8 @@ use crate::serve::quarantine::Affected;
 
 /// All problems in configuration that sources read.
 pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
-    let epoch = pages.pilot().world().now();
-    let of_all = epoch.snapshot.problems.iter().flat_map(|(source, list)| list.iter().map(move |p| (source, p)));
+    let published = pages.pilot().world().now();
+    let of_all = published.snapshot.problems.iter().flat_map(|(source, list)| list.iter().map(move |p| (source, p)));
     let found = of_all.map(|(source, problem)| {
         json!({
             "source": &*source.0,
@@ -31,8 +31,8 @@ pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
 
 /// Findings of the analysis: mistakes between objects that are valid on their own.
 pub(super) fn analyze(pages: &Pages, _: &PageQuery) -> PageResponse {
-    let epoch = pages.pilot().world().now();
-    PageResponse::json(analysis::analyze(&epoch.snapshot).iter().map(analysis::Finding::to_json).collect())
+    let published = pages.pilot().world().now();
+    PageResponse::json(analysis::analyze(&published.snapshot).iter().map(analysis::Finding::to_json).collect())
 }
 
 /// The health of every source.
@@ -73,8 +73,8 @@ pub(super) fn cachez(pages: &Pages, _: &PageQuery) -> PageResponse {
 
 /// Objects and resources whose current version a client rejected.
 pub(super) fn quarantinez(pages: &Pages, _: &PageQuery) -> PageResponse {
-    let (register, epoch) = (pages.pilot().register(), pages.pilot().world().now());
-    let objects = register.objects(&epoch.snapshot).into_iter().map(|(key, pin, affected)| {
+    let (register, published) = (pages.pilot().register(), pages.pilot().world().now());
+    let objects = register.objects(&published.snapshot).into_iter().map(|(key, pin, affected)| {
         let location = pin.bad.as_ref().and_then(|bad| bad.meta.location.as_ref());
         let mut shown = refusal(&affected);
         shown["object"] = json!(key.to_string());

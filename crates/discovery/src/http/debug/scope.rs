@@ -25,7 +25,7 @@ pub(super) fn sidecarz(pages: &Pages, query: &PageQuery) -> PageResponse {
     }
     let policy = view.outbound_policy.encode_to_vec();
     PageResponse::json(json!({
-        "version": cut.epoch.to_string(),
+        "version": cut.number.to_string(),
         "name": sidecar.map_or("default-sidecar", |sidecar| &*sidecar.meta.name),
         "namespace": sidecar.map_or(view.proxy.namespace.as_str(), |sidecar| sidecar.meta.namespace.as_str()),
         "outboundTrafficPolicy": message_to_json("istio.networking.v1alpha3.OutboundTrafficPolicy", &policy),

@@ -14,8 +14,8 @@ use super::{PageQuery, PageResponse, Pages};
 type Section = BTreeMap<String, Value>;
 
 pub(super) fn push_status(pages: &Pages, _: &PageQuery) -> PageResponse {
-    let epoch = pages.pilot().world().now();
-    let world = &epoch.snapshot;
+    let published = pages.pilot().world().now();
+    let world = &published.snapshot;
     let sections = [
         ("pilot_destrule_subsets", duplicate_subsets(world)),
         ("pilot_eds_no_instances", without_endpoints(world)),

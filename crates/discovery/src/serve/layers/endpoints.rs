@@ -2,11 +2,12 @@
 //! others.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use api::{Resource, TypeUrl};
 use model::names::ServiceKey;
 use model::problem::Problem;
+use parking_lot::Mutex;
 use scope::View;
 use scope::reads::{ReadSet, Reads};
 use translate::names::OutboundCluster;
@@ -15,7 +16,7 @@ use xds::Layer;
 
 use crate::serve::bounded::Bounded;
 use crate::serve::excess;
-use crate::serve::layers::memo::Wanted;
+use crate::serve::layers::memo::LayerRequest;
 use crate::serve::renderings::Renderings;
 
 /// Load assignments for the newest snapshot that a client requested.
@@ -74,30 +75,30 @@ impl EndpointLayer {
         EndpointLayer(Mutex::new(State { number, served, reads: reads.set(), readers, bytes }))
     }
 
-    /// The assignments of a snapshot, or of a later one that another client wanted. `None` where they must be made
-    /// again: what changed is not known any more, limits leave something out, or more of the client was read.
-    pub(crate) fn at(&self, wanted: Wanted<'_>, renderings: &Renderings) -> Option<ServedEndpoints> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.number >= wanted.published.number {
+    /// The assignments for the requested snapshot, or for a later one that another client requested. `None` if they
+    /// must be computed again: the changes are unknown, a limit is exceeded, or further fields of the client were read.
+    pub(crate) fn at(&self, request: LayerRequest<'_>, renderings: &Renderings) -> Option<ServedEndpoints> {
+        let mut state = self.0.lock();
+        if state.number >= request.published.number {
             return Some(state.served.clone());
         }
-        let changed = wanted.changed_endpoints(state.number)?;
+        let changed = request.changed_endpoints(state.number)?;
         let stale: Vec<OutboundCluster> =
             changed.iter().filter_map(|key| state.readers.get(key)).flatten().cloned().collect();
         if !stale.is_empty() {
-            state.renew(wanted.view, &stale, renderings)?;
+            state.renew(request.view, &stale, renderings)?;
         }
-        state.number = wanted.published.number;
+        state.number = request.published.number;
         Some(state.served.clone())
     }
 
     /// The assignments for the snapshot that the layer was computed for.
     pub(crate) fn served(&self) -> ServedEndpoints {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).served.clone()
+        self.0.lock().served.clone()
     }
 
     pub(crate) fn free_encoded(&self) {
-        let layer = self.0.lock().unwrap_or_else(PoisonError::into_inner).served.layer.clone();
+        let layer = self.0.lock().served.layer.clone();
         layer.free_encoded();
     }
 }

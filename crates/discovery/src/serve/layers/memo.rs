@@ -3,9 +3,10 @@
 //! fingerprint of the values.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use model::names::{Namespace, ServiceKey};
+use parking_lot::Mutex;
 use scope::View;
 use scope::reads::{Aspect, EndpointReads, ReadSet, Reads};
 
@@ -13,16 +14,16 @@ use crate::serve::snapshot_writer::PublishedSnapshot;
 
 /// The view and the snapshot for which a result is requested.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct LayerRequest<'a> {
     pub(crate) view: &'a Arc<View>,
     pub(crate) published: &'a PublishedSnapshot,
     /// The fingerprint of the view's pins; 0 without pins.
     pub(crate) pins: u128,
 }
 
-impl Wanted<'_> {
-    /// The endpoints that changed since an earlier snapshot. `None` if that is not known: too many steps are between, or
-    /// the view is of a snapshot with pins, which the steps do not describe.
+impl LayerRequest<'_> {
+    /// The endpoints that changed since an earlier snapshot. `None` if unknown: there are too many steps between, or
+    /// the view has pins, which the steps do not describe.
     pub(crate) fn changed_endpoints(&self, earlier: u64) -> Option<BTreeSet<ServiceKey>> {
         if self.pins != 0 {
             return None;
@@ -81,10 +82,10 @@ impl<T> Entry<T> {
         Arc::new(Entry { value, endpoints: EndpointReads::default(), valid: Mutex::new(valid) })
     }
 
-    /// Whether the result holds for a view that has the same inputs, endpoints aside.
-    pub(crate) fn holds(&self, wanted: Wanted<'_>) -> bool {
-        let mut valid = lock(&self.valid);
-        let (published, view) = (wanted.published, wanted.view);
+    /// Whether the result is valid for a view with the same inputs; only endpoints are compared.
+    pub(crate) fn holds(&self, request: LayerRequest<'_>) -> bool {
+        let mut valid = self.valid.lock();
+        let (published, view) = (request.published, request.view);
         if valid.number == published.number {
             return true;
         }
@@ -92,7 +93,7 @@ impl<T> Entry<T> {
             let found = self.endpoints.get(&(ServiceKey::clone(key), aspect));
             found.is_none_or(|found| view.has_endpoints(key, aspect, *found))
         };
-        let holds = match wanted.changed_endpoints(valid.number) {
+        let holds = match request.changed_endpoints(valid.number) {
             _ if self.endpoints.is_empty() => true,
             Some(changed) => changed.iter().all(|key| is_same(key, Aspect::All) && is_same(key, Aspect::Identities)),
             None => self.endpoints.iter().all(|((key, aspect), found)| view.has_endpoints(key, *aspect, *found)),
@@ -104,7 +105,7 @@ impl<T> Entry<T> {
     }
 
     fn number(&self) -> u64 {
-        lock(&self.valid).number
+        self.valid.lock().number
     }
 }
 
@@ -112,54 +113,54 @@ impl<T> Memo<T> {
     /// The result of this name for a view, computed unless it is cached.
     pub(crate) fn get(
         &self,
-        wanted: Wanted<'_>,
+        request: LayerRequest<'_>,
         name: &str,
         compute: impl FnOnce(&View, &Reads) -> T,
     ) -> Arc<Entry<T>> {
-        if let Some(found) = self.find(wanted, name) {
+        if let Some(found) = self.find(request, name) {
             return found;
         }
-        let namespace = &wanted.view.proxy.unrecorded().namespace;
-        let computing = lock(&self.computing).entry(namespace.clone()).or_default().clone();
-        let _computing = lock(&computing);
+        let namespace = &request.view.proxy.unrecorded().namespace;
+        let computing = self.computing.lock().entry(namespace.clone()).or_default().clone();
+        let _computing = computing.lock();
         // Another client of the namespace may have computed it meanwhile.
-        if let Some(found) = self.find(wanted, name) {
+        if let Some(found) = self.find(request, name) {
             return found;
         }
-        self.renew(wanted, name, compute)
+        self.renew(request, name, compute)
     }
 
     /// The result of this name for a view, computed even if it is cached.
     pub(crate) fn renew(
         &self,
-        wanted: Wanted<'_>,
+        request: LayerRequest<'_>,
         name: &str,
         compute: impl FnOnce(&View, &Reads) -> T,
     ) -> Arc<Entry<T>> {
-        let (view, reads) = wanted.view.recording();
+        let (view, reads) = request.view.recording();
         let value = compute(&view, &reads);
-        let valid = Valid { number: wanted.published.number, _inputs: wanted.view.clone() };
+        let valid = Valid { number: request.published.number, _inputs: request.view.clone() };
         let entry = Arc::new(Entry { value, endpoints: reads.take_endpoints(), valid: Mutex::new(valid) });
-        self.insert(wanted, name, reads.set(), entry.clone());
+        self.insert(request, name, reads.set(), entry.clone());
         entry
     }
 
-    /// The result of this name for a view, if it is known.
-    pub(crate) fn find(&self, wanted: Wanted<'_>, name: &str) -> Option<Arc<Entry<T>>> {
-        let named = lock(&self.named);
+    /// The cached result of this name for a view.
+    pub(crate) fn find(&self, request: LayerRequest<'_>, name: &str) -> Option<Arc<Entry<T>>> {
+        let named = self.named.lock();
         let candidates = named.get(name)?.iter().filter_map(|group| {
-            let key = (wanted.view.fingerprint(&group.reads), wanted.pins);
+            let key = (request.view.fingerprint(&group.reads), request.pins);
             group.entries.get(&key).cloned()
         });
         let candidates: Vec<_> = candidates.collect();
         // Endpoints are compared outside the lock.
         drop(named);
-        candidates.into_iter().find(|entry| entry.holds(wanted))
+        candidates.into_iter().find(|entry| entry.holds(request))
     }
 
-    fn insert(&self, wanted: Wanted<'_>, name: &str, reads: ReadSet, entry: Arc<Entry<T>>) {
-        let key = (wanted.view.fingerprint(&reads), wanted.pins);
-        let mut named = lock(&self.named);
+    fn insert(&self, request: LayerRequest<'_>, name: &str, reads: ReadSet, entry: Arc<Entry<T>>) {
+        let key = (request.view.fingerprint(&reads), request.pins);
+        let mut named = self.named.lock();
         if !named.contains_key(name) {
             named.insert(name.into(), Vec::new());
         }
@@ -169,7 +170,7 @@ impl<T> Memo<T> {
             dropped.extend(
                 group
                     .entries
-                    .extract_if(|_, entry| Arc::strong_count(entry) == 1 && entry.number() < wanted.published.number),
+                    .extract_if(|_, entry| Arc::strong_count(entry) == 1 && entry.number() < request.published.number),
             );
         }
         groups.retain(|group| !group.entries.is_empty());
@@ -185,7 +186,7 @@ impl<T> Memo<T> {
     /// Drops results that no client uses.
     pub(crate) fn free_unused(&self) {
         let mut dropped = Vec::new();
-        let mut named = lock(&self.named);
+        let mut named = self.named.lock();
         for group in named.values_mut().flatten() {
             dropped.extend(group.entries.extract_if(|_, entry| Arc::strong_count(entry) == 1));
         }
@@ -194,33 +195,29 @@ impl<T> Memo<T> {
             !groups.is_empty()
         });
         drop(named);
-        lock(&self.computing).retain(|_, computing| Arc::strong_count(computing) > 1);
+        self.computing.lock().retain(|_, computing| Arc::strong_count(computing) > 1);
     }
 
     /// Number of results.
     pub(crate) fn len(&self) -> usize {
-        lock(&self.named).values().flatten().map(|group| group.entries.len()).sum()
+        self.named.lock().values().flatten().map(|group| group.entries.len()).sum()
     }
 
     /// Calls a function with every result, for housekeeping.
     pub(crate) fn for_each(&self, mut act: impl FnMut(&T)) {
         let all: Vec<Arc<Entry<T>>> =
-            lock(&self.named).values().flatten().flat_map(|group| group.entries.values().cloned()).collect();
+            self.named.lock().values().flatten().flat_map(|group| group.entries.values().cloned()).collect();
         all.iter().for_each(|entry| act(&entry.value));
     }
 }
 
 /// A result from which a set was computed.
 pub(crate) trait Use: std::fmt::Debug + Send + Sync {
-    fn holds(&self, wanted: Wanted<'_>) -> bool;
+    fn holds(&self, request: LayerRequest<'_>) -> bool;
 }
 
 impl<T: std::fmt::Debug + Send + Sync> Use for Entry<T> {
-    fn holds(&self, wanted: Wanted<'_>) -> bool {
-        Entry::holds(self, wanted)
+    fn holds(&self, request: LayerRequest<'_>) -> bool {
+        Entry::holds(self, request)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

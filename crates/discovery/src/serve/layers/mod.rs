@@ -25,7 +25,7 @@ use crate::serve::excess;
 use crate::serve::renderings::Renderings;
 use crate::serve::tables;
 use endpoints::EndpointLayer;
-use memo::{Entry, Memo, Wanted};
+use memo::{Entry, LayerRequest, Memo};
 
 /// The content of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,35 +64,35 @@ pub(crate) struct RouteTable {
 }
 
 impl Layers {
-    pub(crate) fn resources(&self, wanted: Wanted<'_>, kind: &TypeUrl, part: Part) -> Arc<Entry<ResourceLayer>> {
+    pub(crate) fn resources(&self, request: LayerRequest<'_>, kind: &TypeUrl, part: Part) -> Arc<Entry<ResourceLayer>> {
         let name = resources_name(kind, part);
-        self.resources.get(wanted, &name, |view, _| ResourceLayer::new(view, kind, part, &self.renderings))
+        self.resources.get(request, &name, |view, _| ResourceLayer::new(view, kind, part, &self.renderings))
     }
 
     /// The load assignments for the clusters of a layer in the requested snapshot.
     pub(crate) fn endpoints(
         &self,
-        wanted: Wanted<'_>,
+        request: LayerRequest<'_>,
         clusters: &Hashed<Vec<OutboundCluster>>,
     ) -> (Arc<Entry<EndpointLayer>>, endpoints::ServedEndpoints) {
         let name = format!("{:x}", clusters.fingerprint());
         let compute = |view: &View, reads: &Reads| {
-            EndpointLayer::new(wanted.published.number, (view, reads), clusters, &self.renderings)
+            EndpointLayer::new(request.published.number, (view, reads), clusters, &self.renderings)
         };
-        let entry = self.endpoints.get(wanted, &name, compute);
-        if let Some(served) = entry.value.at(wanted, &self.renderings) {
+        let entry = self.endpoints.get(request, &name, compute);
+        if let Some(served) = entry.value.at(request, &self.renderings) {
             return (entry, served);
         }
-        let entry = self.endpoints.renew(wanted, &name, compute);
-        // One that was made for this snapshot has an answer for it.
-        match entry.value.at(wanted, &self.renderings) {
+        let entry = self.endpoints.renew(request, &name, compute);
+        // A layer that was just computed for this snapshot has its assignments.
+        match entry.value.at(request, &self.renderings) {
             Some(served) => (entry, served),
             None => (entry, endpoints::ServedEndpoints::default()),
         }
     }
 
-    pub(crate) fn route(&self, wanted: Wanted<'_>, name: &str) -> Arc<Entry<RouteTable>> {
-        self.routes.get(wanted, name, |view, _| RouteTable::new(view, name, &self.renderings))
+    pub(crate) fn route(&self, request: LayerRequest<'_>, name: &str) -> Arc<Entry<RouteTable>> {
+        self.routes.get(request, name, |view, _| RouteTable::new(view, name, &self.renderings))
     }
 
     /// Drops layers that no client uses, and encoded bodies that are no longer being sent.

@@ -28,7 +28,7 @@ const MOST_PINS: usize = 1000;
 /// The circumstances of a rejection.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    pub epoch: &'a PublishedSnapshot,
+    pub published: &'a PublishedSnapshot,
     pub proxy: &'a Proxy,
     pub views: &'a Views,
     pub register: &'a Register,
@@ -69,8 +69,11 @@ impl Scene<'_> {
         }
         let trial = Trial { scene: self, state, kind: rejection.kind, refused };
         let clues = Clues::read(rejection.message, rejection.kind, refused);
-        let changed =
-            self.epoch.history.between(state.accepted_in(rejection.kind), self.epoch.number).unwrap_or_default();
+        let changed = self
+            .published
+            .history
+            .between(state.accepted_in(rejection.kind), self.published.number)
+            .unwrap_or_default();
         let changed = changed.into_iter().filter(|(key, _)| !state.pins.contains_key(key));
         let (rules, rest): (Vec<Replaced>, Vec<Replaced>) = changed.partition(|(key, _)| is_rule(key.kind));
         let found = rules.iter().chain(&rest).filter_map(|(key, before)| Some((self.object(key)?, before)));
@@ -103,7 +106,7 @@ impl Scene<'_> {
     }
 
     fn object(&self, key: &Key) -> Option<&Object> {
-        self.epoch.snapshot.objects.get(key)
+        self.published.snapshot.objects.get(key)
     }
 
     fn is_late(&self) -> bool {
@@ -150,13 +153,13 @@ impl Trial<'_> {
 
     /// Objects that other clients of the same namespace rejected.
     fn known(&self) -> Blame {
-        let known = self.scene.register.evidence(&self.scene.epoch.snapshot, self.scene.refuser);
+        let known = self.scene.register.evidence(&self.scene.published.snapshot, self.scene.refuser);
         self.those_that_matter(known.into_iter().filter(|(key, _)| !self.state.pins.contains_key(key)).collect())
     }
 
     /// Objects that match the message.
     fn matching(&self, clues: &Clues, kinds: impl Fn(Kind) -> bool) -> Blame {
-        let objects = self.scene.epoch.snapshot.objects.iter();
+        let objects = self.scene.published.snapshot.objects.iter();
         let objects = objects.filter(|(key, _)| kinds(key.kind) && !self.state.pins.contains_key(key));
         let best = self.scene.best(clues, objects.map(|(key, object)| (object, key)));
         self.without(best.into_iter().map(|(_, key)| key))
@@ -164,7 +167,7 @@ impl Trial<'_> {
 
     /// All objects of some kinds.
     fn all(&self, kinds: impl Fn(Kind) -> bool) -> Blame {
-        let keys = self.scene.epoch.snapshot.objects.iter().map(|(key, _)| key);
+        let keys = self.scene.published.snapshot.objects.iter().map(|(key, _)| key);
         self.without(keys.filter(|key| kinds(key.kind) && !self.state.pins.contains_key(key)))
     }
 
@@ -204,7 +207,7 @@ impl Trial<'_> {
             return !more.is_empty();
         }
         let pins = self.with(more);
-        let cut = self.scene.views.trial(self.scene.epoch, self.scene.proxy, &pins);
+        let cut = self.scene.views.trial(self.scene.published, self.scene.proxy, &pins);
         let Some(set) = cut.set(self.kind) else { return false };
         self.refused.iter().any(|offered| {
             let without = set.get(&offered.resource.name).map(|resource| resource.version);
@@ -214,7 +217,7 @@ impl Trial<'_> {
 
     /// Whether the same policies apply with these pins: an object may also decide which policies apply.
     fn keeps_guards(&self, more: &Pins) -> bool {
-        self.scene.views.trial(self.scene.epoch, self.scene.proxy, &self.with(more)).guards() == self.scene.guards
+        self.scene.views.trial(self.scene.published, self.scene.proxy, &self.with(more)).guards() == self.scene.guards
     }
 
     fn with(&self, more: &Pins) -> Pins {

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use xds::Peer;
 
 use crate::serve::caller::Identity;
@@ -68,14 +68,14 @@ impl Spent {
 impl Budgets {
     /// Time that a search may take now.
     pub(super) fn left(&self, payer: &Payer, now: Instant) -> Duration {
-        let spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let spent = self.0.lock();
         let known = spent.get(payer).or_else(|| spent.get(&Payer::Others).filter(|_| spent.len() >= MOST_PAYERS));
         BURST.saturating_sub(known.map_or(Duration::ZERO, |spent| spent.now(now))).min(AT_ONCE)
     }
 
     /// Charges a search that took this long.
     pub(super) fn spend(&self, payer: &Payer, took: Duration, now: Instant) {
-        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spent = self.0.lock();
         if spent.len() >= MOST_PAYERS && !spent.contains_key(payer) {
             spent.retain(|_, spent| !spent.now(now).is_zero());
         }
@@ -121,7 +121,7 @@ mod tests {
         for number in 0..3 * MOST_PAYERS {
             budgets.spend(&payer(&format!("10.{}.{}.1:1", number / 250, number % 250)), AT_ONCE, now);
         }
-        assert!(budgets.0.lock().unwrap().len() <= MOST_PAYERS + 1);
+        assert!(budgets.0.lock().len() <= MOST_PAYERS + 1);
         assert_eq!(budgets.left(&payer("10.250.0.1:1"), now), Duration::ZERO, "newcomers share what is left");
         let later = now + Duration::from_secs(3600);
         assert_eq!(budgets.left(&payer("10.250.0.1:1"), later), AT_ONCE);

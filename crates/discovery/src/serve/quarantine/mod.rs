@@ -129,28 +129,28 @@ struct Progress {
 }
 
 impl Quarantine {
-    /// The state of a client that connects in this epoch with these objects known to be refused by it.
-    pub fn new(epoch: u64, pins: Pins) -> Quarantine {
-        Quarantine { pins, connected_in: epoch, ..Quarantine::default() }
+    /// The state of a client that connects at this snapshot and is known to reject these objects.
+    pub fn new(number: u64, pins: Pins) -> Quarantine {
+        Quarantine { pins, connected_in: number, ..Quarantine::default() }
     }
 
     pub fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// A response went out in this epoch.
-    pub fn sent(&mut self, kind: &TypeUrl, epoch: u64) {
+    /// A response of this snapshot was sent.
+    pub fn sent(&mut self, kind: &TypeUrl, number: u64) {
         let accepted = self.accepted_in_all();
         let first = Progress { accepted, ..Progress::default() };
         let progress = self.progress.entry(kind.clone()).or_insert(first);
-        progress.sent = epoch;
+        progress.sent = number;
         progress.is_open = true;
     }
 
-    /// In this epoch there was nothing to send of a type: an answer to the last response is one for this epoch too.
-    pub fn up_to_date(&mut self, kind: &TypeUrl, epoch: u64) {
+    /// This snapshot required no response of a type: an answer to the last response counts for it too.
+    pub fn up_to_date(&mut self, kind: &TypeUrl, number: u64) {
         let Some(progress) = self.progress.get_mut(kind) else { return };
-        progress.sent = epoch;
+        progress.sent = number;
         if !progress.is_open && progress.has_accepted && progress.strikes == 0 {
             self.settle(kind);
         }
@@ -190,11 +190,11 @@ impl Quarantine {
         }
     }
 
-    /// Lets new versions through. True if that lifted a pin.
-    pub fn follow(&mut self, epoch: u64, world: &Snapshot) -> bool {
+    /// Lifts pins of objects that have a new version. True if any was lifted.
+    pub fn follow(&mut self, number: u64, world: &Snapshot) -> bool {
         if self.progress.is_empty() {
-            // It was sent nothing that it could refuse.
-            self.connected_in = epoch;
+            // Nothing was sent yet that it could reject.
+            self.connected_in = number;
         }
         if self.pins.is_empty() {
             return false;
@@ -204,7 +204,7 @@ impl Quarantine {
             if pin.holds_in(&key, world) {
                 self.pins.insert(key, pin);
             } else {
-                self.lifted.insert(key, (epoch, pin.good));
+                self.lifted.insert(key, (number, pin.good));
             }
         }
         self.pins.len() < kept

@@ -5,7 +5,7 @@
 //! rejections of a client with a certificate are remembered when it reconnects.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use api::TypeUrl;
@@ -15,6 +15,7 @@ use model::names::Str;
 use model::printable::excerpt;
 use model::problem::{Problem, Subject};
 use model::snapshot::Snapshot;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
@@ -68,7 +69,7 @@ impl Refuser {
 #[derive(Debug)]
 pub struct Register {
     changes: mpsc::Sender<Batch>,
-    epochs: watch::Receiver<Arc<PublishedSnapshot>>,
+    snapshots: watch::Receiver<Arc<PublishedSnapshot>>,
     kept: Mutex<Kept>,
     budgets: Budgets,
 }
@@ -131,14 +132,14 @@ pub struct Affected {
 }
 
 impl Register {
-    /// Problems are sent along with everybody else's changes.
-    pub fn new(changes: mpsc::Sender<Batch>, epochs: watch::Receiver<Arc<PublishedSnapshot>>) -> Arc<Register> {
-        Arc::new(Register { changes, epochs, kept: Mutex::default(), budgets: Budgets::default() })
+    /// Problems are sent to the snapshot writer as changes.
+    pub fn new(changes: mpsc::Sender<Batch>, snapshots: watch::Receiver<Arc<PublishedSnapshot>>) -> Arc<Register> {
+        Arc::new(Register { changes, snapshots, kept: Mutex::default(), budgets: Budgets::default() })
     }
 
     /// Records that a client rejected these objects.
     pub fn add_objects(self: &Arc<Self>, refuser: &Refuser, kind: &TypeUrl, message: &str, pins: &Pins) {
-        let world = self.epochs.borrow().snapshot.clone();
+        let world = self.snapshots.borrow().snapshot.clone();
         let mut kept = self.lock();
         let mut remembered = kept.objects.values().map(|refused| refused.by.len()).sum::<usize>();
         // A stream that is behind may reject a version that no longer exists.
@@ -269,7 +270,7 @@ impl Register {
 
     fn publish_now(&self, kept: &mut Kept) {
         kept.is_due = false;
-        let world = self.epochs.borrow().snapshot.clone();
+        let world = self.snapshots.borrow().snapshot.clone();
         kept.objects.retain(|key, refused| refused.holds_in(key, &world));
         let problems: Vec<Problem> = kept.problems();
         if problems != kept.published {
@@ -283,7 +284,7 @@ impl Register {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 
@@ -317,6 +318,6 @@ impl Kept {
 
 fn text(affected: &Affected) -> String {
     let first = affected.clients.first().map_or("", |client| client);
-    let instead = if affected.replaced { "they keep the version before" } else { "they are served without it" };
-    format!("refused by Envoys, such as {first}; {instead}: {}", affected.message)
+    let instead = if affected.replaced { "they keep the previous version" } else { "they are served without it" };
+    format!("rejected by Envoys, such as {first}; {instead}: {}", affected.message)
 }

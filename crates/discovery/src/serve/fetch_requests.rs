@@ -18,24 +18,24 @@ pub async fn follow(
     sources: BTreeSet<SourceId>,
     requests: watch::Sender<Option<FetchRequests>>,
 ) {
-    let mut epochs = world.epochs();
+    let mut snapshots = world.snapshots();
     let mut seen: Option<(Arc<Objects>, Arc<ConvertedConfig>)> = None;
     loop {
-        let epoch = epochs.borrow_and_update().clone();
-        let (objects, lowered) = (&epoch.snapshot.objects, &epoch.snapshot.converted);
-        let is_same = seen.as_ref().is_some_and(|(o, l)| Arc::ptr_eq(o, objects) && Arc::ptr_eq(l, lowered));
-        if epoch.is_synced(&sources) && !is_same {
-            let wanted = Some(epoch.snapshot.fetch_requests());
+        let latest = snapshots.borrow_and_update().clone();
+        let (objects, converted) = (&latest.snapshot.objects, &latest.snapshot.converted);
+        let is_same = seen.as_ref().is_some_and(|(o, c)| Arc::ptr_eq(o, objects) && Arc::ptr_eq(c, converted));
+        if latest.is_synced(&sources) && !is_same {
+            let newest = Some(latest.snapshot.fetch_requests());
             requests.send_if_modified(|published| {
-                let is_new = *published != wanted;
+                let is_new = *published != newest;
                 if is_new {
-                    *published = wanted;
+                    *published = newest;
                 }
                 is_new
             });
-            seen = Some((objects.clone(), lowered.clone()));
+            seen = Some((objects.clone(), converted.clone()));
         }
-        if epochs.changed().await.is_err() || requests.is_closed() {
+        if snapshots.changed().await.is_err() || requests.is_closed() {
             return;
         }
     }

@@ -10,11 +10,11 @@ use crate::serve::round::RoundTime;
 
 /// Times of one stream.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct PushTimer {
     metrics: Arc<Metrics>,
     round: Arc<RoundTime>,
-    /// When the resources of the next response were asked for.
-    asked: Option<Instant>,
+    /// When the resources of the next response were requested.
+    requested: Option<Instant>,
     change: Option<Underway>,
 }
 
@@ -25,9 +25,9 @@ struct Underway {
     last_sent: Option<Duration>,
 }
 
-impl Pace {
-    pub(crate) fn new(metrics: Arc<Metrics>, round: Arc<RoundTime>) -> Pace {
-        Pace { metrics, round, asked: None, change: None }
+impl PushTimer {
+    pub(crate) fn new(metrics: Arc<Metrics>, round: Arc<RoundTime>) -> PushTimer {
+        PushTimer { metrics, round, requested: None, change: None }
     }
 
     /// The stream has nothing to send: its part of the last change is sent, except types that wait for the client. A
@@ -39,20 +39,20 @@ impl Pace {
         }
     }
 
-    /// The client takes up a change of that time.
-    pub(crate) fn takes_up(&mut self, published: SystemTime) {
+    /// The client adopts a change that was published at that time.
+    pub(crate) fn adopted(&mut self, published: SystemTime) {
         self.metrics.taken_up(since(published));
         self.change = Some(Underway { published, last_sent: None });
     }
 
-    /// Resources are about to be made.
-    pub(crate) fn asks(&mut self) {
-        self.asked = Some(Instant::now());
+    /// Resources are about to be computed.
+    pub(crate) fn requested(&mut self) {
+        self.requested = Some(Instant::now());
     }
 
     /// A response was sent.
     pub(crate) fn sent(&mut self, kind: &TypeUrl, bytes: usize) {
-        self.metrics.sent(kind, bytes, self.asked.take().map(|asked| asked.elapsed()));
+        self.metrics.sent(kind, bytes, self.requested.take().map(|requested| requested.elapsed()));
         if let Some(change) = &mut self.change {
             change.last_sent = Some(since(change.published));
         }
