@@ -30,9 +30,7 @@ usage: cargo xtask COMMAND
   setup [NAME...]
             obtain the real servers that tests run against, or those named
   test      everything that CI checks
-  tidy      check the project's invariants
-  tidy list [PATH]
-            print what shrinking lists still allow: import cycles and banned words";
+  tidy      check the project's invariants";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -56,8 +54,6 @@ fn run(args: &[&str]) -> Result<()> {
         ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),
-        ["tidy", "list"] => tidy::list(&workspace::root(), ""),
-        ["tidy", "list", prefix] => tidy::list(&workspace::root(), prefix),
         _ => bail!("unknown command\n{USAGE}"),
     }
 }

@@ -39,18 +39,6 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints what the shrinking lists of the rules still allow, below `prefix` only.
-pub(crate) fn list(root: &Path, prefix: &str) -> Result<()> {
-    let tree = Tree::read(root)?;
-    let cycles = rules::cycles::cycles(&tree).into_iter().filter(|cycle| cycle.folder.starts_with(prefix));
-    let mut findings: Vec<Finding> = cycles.flat_map(|cycle| rules::cycles::findings(&tree, &cycle)).collect();
-    findings.extend(rules::words::places(&tree).into_iter().filter(|finding| finding.file.starts_with(prefix)));
-    for f in findings {
-        println!("{}:{}: {}", f.file, f.line, f.message);
-    }
-    Ok(())
-}
-
 fn findings(tree: &Tree) -> Vec<String> {
     let mut lines = Vec::new();
     for rule in rules::TABLE {

@@ -1,7 +1,7 @@
 //! From changes to responses. `snapshot_writer` applies batches and publishes snapshots; `views` selects and renders
 //! them once per class of clients; `session` connects a view to the protocol; `clients` lists connected clients;
 //! `turns` divides computing time between namespaces; `bounded` and `excess` apply limits; `quarantine` keeps
-//! rejected objects and resources from a client. Back to sources go fetch requests (`fetch_requests`), settings
+//! rejected objects (`pins`) and resources from a client. Back to sources go fetch requests (`fetch_requests`), settings
 //! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects; `housekeeping` frees memory.
 
 pub(crate) mod bounded;
@@ -15,6 +15,7 @@ pub mod history;
 pub(crate) mod housekeeping;
 pub(crate) mod layers;
 pub(crate) mod mesh;
+pub mod pins;
 mod push_timer;
 pub mod quarantine;
 mod refusals;

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::serve::excess::{ClassExcess, Excesses};
 use crate::serve::layers::Layers;
-use crate::serve::quarantine::{Pins, pinned};
+use crate::serve::pins::{Pins, pinned};
 use crate::serve::rendered::RenderedView;
 use crate::serve::renderings::Renderings;
 use crate::serve::snapshot_writer::PublishedSnapshot;

@@ -1,5 +1,5 @@
 //! The memory budget of all response bodies of one client, partly read and decoded ones included. A server that sends
-//! endless responses to many requests causes errors of its own registry only.
+//! endless responses to many requests causes errors for that registry only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
 //! Fetches one Secret or ConfigMap whose content was dropped because nothing referred to it when it was watched.
-//! It is listed by name, which needs no more permissions than the watch.
+//! It is listed by name, which needs the same permissions as the watch.
 
 use kube::Client;
 use kube::api::{Api, ListParams};

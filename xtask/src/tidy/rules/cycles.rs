@@ -1,6 +1,5 @@
 //! The modules of a folder form no import cycle, at every folder level of every crate.
 //! A folder's own file (`mod.rs`, `lib.rs`) is above its children and does not count; re-exports through it do.
-//! `KNOWN` may only shrink.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,44 +7,23 @@ use super::super::modules::{Modules, Reference};
 use super::super::tree::{SourceFile, Tree, crate_of};
 use super::Finding;
 
-/// Folder, and the modules in it that still form a cycle. A row may name more modules than the cycle has left.
-const KNOWN: &[(&str, &[&str])] = &[("crates/discovery/src/serve", &["quarantine", "views"])];
-
-const THIS: &str = "xtask/src/tidy/rules/cycles.rs";
-
 /// Module to the modules it uses, each with the first place.
 type Edges<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, usize)>>;
 
 /// Modules of one folder that all lead to one another.
-pub(crate) struct Cycle<'a> {
-    pub(crate) folder: String,
-    pub(crate) modules: BTreeSet<&'a str>,
+struct Cycle<'a> {
+    folder: String,
+    modules: BTreeSet<&'a str>,
     /// The uses between them: from, to, place.
-    pub(crate) uses: Vec<(&'a str, &'a str, (&'a str, usize))>,
+    uses: Vec<(&'a str, &'a str, (&'a str, usize))>,
 }
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let (known, new): (Vec<Cycle>, Vec<Cycle>) = cycles(tree).into_iter().partition(is_known);
-    let mut findings: Vec<Finding> = new.iter().flat_map(|cycle| findings(tree, cycle)).collect();
-    // Other trees are those of tests.
-    if tree.paths.iter().any(|path| path == THIS) {
-        let gone = KNOWN.iter().filter(|row| !known.iter().any(|cycle| is_row(row, cycle)));
-        findings
-            .extend(gone.map(|(folder, _)| Finding::new(THIS, 1, format!("{folder} has fewer cycles: delete a row"))));
-    }
-    findings
-}
-
-fn is_known(cycle: &Cycle) -> bool {
-    KNOWN.iter().any(|row| is_row(row, cycle))
-}
-
-fn is_row((folder, modules): &(&str, &[&str]), cycle: &Cycle) -> bool {
-    *folder == cycle.folder && cycle.modules.iter().all(|module| modules.contains(module))
+    cycles(tree).iter().flat_map(|cycle| findings(tree, cycle)).collect()
 }
 
 /// The cycle, then each use that makes it.
-pub(crate) fn findings(tree: &Tree, cycle: &Cycle) -> Vec<Finding> {
+fn findings(tree: &Tree, cycle: &Cycle) -> Vec<Finding> {
     let names: Vec<&str> = cycle.modules.iter().copied().collect();
     let mut findings = vec![Finding::new(&cycle.folder, 1, format!("import cycle of {}", names.join(", ")))];
     for (from, to, (file, line)) in &cycle.uses {
@@ -56,8 +34,7 @@ pub(crate) fn findings(tree: &Tree, cycle: &Cycle) -> Vec<Finding> {
     findings
 }
 
-/// All cycles, known or not.
-pub(crate) fn cycles(tree: &Tree) -> Vec<Cycle<'_>> {
+fn cycles(tree: &Tree) -> Vec<Cycle<'_>> {
     let mut crates: BTreeMap<&str, Vec<&SourceFile>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|s| s.path.contains("/src/")) {
         crates.entry(crate_of(&source.path)).or_default().push(source);

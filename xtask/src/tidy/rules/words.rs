@@ -1,9 +1,7 @@
 //! Words and phrases that comments, string literals and documents do not use: they make a reader guess.
-//! STYLE.md says what to write instead. `ALLOWED` may only shrink.
+//! STYLE.md says what to write instead.
 
-use std::collections::BTreeMap;
-
-use super::super::tree::{TextFile, Tree, crate_of};
+use super::super::tree::{TextFile, Tree};
 use super::Finding;
 
 /// Each phrase is matched word by word, in any case of letters.
@@ -39,32 +37,10 @@ const BANNED: &[&str] = &[
 /// "no more than" is a bound, not "no longer".
 const EXCEPTIONS: &[&str] = &["no more than"];
 
-/// How many places a crate, or the root with its documents, may still have.
-const ALLOWED: &[(&str, usize)] = &[("discovery", 44), ("sources", 3)];
-
 /// Texts that quote the phrases, are not ours, or are generated from strings that are checked.
 const SKIPPED: &[&str] = &["xtask/src/tidy/rules/words.rs", "STYLE.md", "LICENSE", "Cargo.lock", "docs/reference/"];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    beyond(ALLOWED, tree)
-}
-
-fn beyond(allowed: &[(&str, usize)], tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (area, places) in by_area(places(tree)) {
-        let allowed = allowed.iter().find(|(name, _)| *name == area).map_or(0, |(_, count)| *count);
-        if allowed == 0 {
-            findings.extend(places);
-        } else if places.len() > allowed {
-            let message = format!("{area}: {} places, {allowed} allowed; `cargo xtask tidy list`", places.len());
-            findings.push(Finding::new(&places[0].file, places[0].line, message));
-        }
-    }
-    findings
-}
-
-/// Every place, allowed or not.
-pub(crate) fn places(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in tree.sources.iter().filter(|s| !is_skipped(&s.path)) {
         let lines = source.prose.iter().flat_map(|p| numbered(&p.text, p.line));
@@ -74,15 +50,6 @@ pub(crate) fn places(tree: &Tree) -> Vec<Finding> {
         findings.extend(in_lines(&text.path, numbered(&text.text, 1)));
     }
     findings
-}
-
-fn by_area(places: Vec<Finding>) -> BTreeMap<String, Vec<Finding>> {
-    let mut areas: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
-    for place in places {
-        let area = if place.file.starts_with("crates/") { crate_of(&place.file) } else { "root" };
-        areas.entry(area.to_owned()).or_default().push(place);
-    }
-    areas
 }
 
 fn is_document(text: &TextFile) -> bool {
@@ -126,7 +93,6 @@ fn words(line: &str) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::super::check_files;
-    use super::beyond;
 
     #[test]
     fn a_banned_word_is_found_in_comments_strings_and_documents() {
@@ -135,18 +101,13 @@ mod tests {
             ("README.md", "It is done at\nall times, outstanding, and set\naside.\n"),
         ];
         assert_eq!(
-            check_files(|tree| beyond(&[], tree), &files),
+            check_files(super::check, &files),
             [
-                "README.md:1 says \"at all\"",
-                "README.md:2 says \"set aside\"",
                 "crates/x/src/a.rs:1 says \"nobody\"",
                 "crates/x/src/a.rs:2 says \"no more\"",
+                "README.md:1 says \"at all\"",
+                "README.md:2 says \"set aside\"",
             ]
-        );
-        let allowed = |tree: &_| beyond(&[("x", 1), ("root", 2)], tree);
-        assert_eq!(
-            check_files(allowed, &files),
-            ["crates/x/src/a.rs:1 x: 2 places, 1 allowed; `cargo xtask tidy list`"]
         );
     }
 }

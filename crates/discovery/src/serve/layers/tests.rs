@@ -16,7 +16,7 @@ use proptest::{prop_assert_eq, proptest};
 use tokio::sync::mpsc;
 use xds::ResourceSet;
 
-use crate::serve::quarantine::Pins;
+use crate::serve::pins::Pins;
 use crate::serve::rendered::RenderedView;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 use crate::serve::views::{Placement, Views};

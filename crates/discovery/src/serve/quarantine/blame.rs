@@ -15,8 +15,9 @@ use xds::{Offered, Rejection, ResourceSet};
 
 use super::clues::{Clues, is_outbound};
 use super::register::Refuser;
-use super::{Pin, Pins, Quarantine, Register};
+use super::{Quarantine, Register};
 use crate::serve::history::Replaced;
+use crate::serve::pins::{Pin, Pins};
 use crate::serve::snapshot_writer::PublishedSnapshot;
 use crate::serve::views::Views;
 

@@ -19,9 +19,10 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
+use super::Payer;
 use super::budget::Budgets;
-use super::{Payer, Pin, Pins};
 use crate::serve::caller::Identity;
+use crate::serve::pins::{Pin, Pins};
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
 /// Clients remembered for one object.
