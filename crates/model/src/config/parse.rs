@@ -164,7 +164,7 @@ impl<'a> DocumentReader<'a> {
         let about = Subject::Document { kind: kind.into(), namespace: Some(namespace), name };
         let converted = match legacy::convert(old, entries) {
             Ok(converted) => converted,
-            Err(refused) => return self.report(Problem::error(about, refused.0)),
+            Err(refused) => return self.report(Problem::error(about, refused.to_string())),
         };
         for note in converted.notes {
             self.report(Problem::warning(about.clone(), note));

@@ -50,7 +50,7 @@ impl<'a> LegacyFields<'a> {
         let path = self.path(name);
         let item = |(index, value): (usize, &'a Value)| match value {
             Value::Object(entries) => Ok(LegacyFields::new(format!("{path}[{index}]"), entries)),
-            _ => Err(LegacyError(format!("could not read {path}[{index}]: expected an object"))),
+            _ => Err(LegacyError::WrongType { path: format!("{path}[{index}]"), expected: "an object" }),
         };
         match self.value(name) {
             None => Ok(Vec::new()),
@@ -84,8 +84,8 @@ impl<'a> LegacyFields<'a> {
             .extend(unknown.map(|key| format!("{:?} has no effect: current kinds have no equivalent", self.path(key))));
     }
 
-    fn wrong(&self, name: &str, expected: &str) -> LegacyError {
-        LegacyError(format!("could not read {}: expected {expected}", self.path(name)))
+    fn wrong(&self, name: &str, expected: &'static str) -> LegacyError {
+        LegacyError::WrongType { path: self.path(name), expected }
     }
 }
 

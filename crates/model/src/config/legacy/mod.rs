@@ -48,8 +48,16 @@ pub(crate) struct LegacyConversion {
 }
 
 /// Why a legacy object cannot be converted.
-#[derive(Debug)]
-pub(crate) struct LegacyError(pub(crate) String);
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LegacyError {
+    #[error("could not read {path}: expected {expected}")]
+    WrongType { path: String, expected: &'static str },
+    #[error("could not read {path}: {flaw}")]
+    Incomplete { path: String, flaw: &'static str },
+    /// The field is valid but has no equivalent in current kinds.
+    #[error("could not convert {path}: {reason}")]
+    NoEquivalent { path: String, reason: &'static str },
+}
 
 /// Converts a document of a legacy kind.
 pub(crate) fn convert(old: LegacyKind, entries: &Map<String, Value>) -> Result<LegacyConversion, LegacyError> {
@@ -59,7 +67,7 @@ pub(crate) fn convert(old: LegacyKind, entries: &Map<String, Value>) -> Result<L
     let spec = match entries.get("spec") {
         Some(Value::Object(spec)) => spec,
         None | Some(Value::Null) => &empty,
-        Some(_) => return Err(LegacyError("could not read spec: expected an object".to_owned())),
+        Some(_) => return Err(LegacyError::WrongType { path: "spec".to_owned(), expected: "an object" }),
     };
     let source = LegacyObject { name, metadata: metadata.clone(), spec };
     v1alpha2::convert(old, &source)

@@ -81,7 +81,7 @@ fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec
         let mut labels = service::labels(&mut item)?;
         if labels.is_empty() {
             if name.is_empty() {
-                return Err(LegacyError(format!("could not read {}: it is empty", item.path("name"))));
+                return Err(LegacyError::Incomplete { path: item.path("name"), flaw: "it is empty" });
             }
             notes.push(format!(
                 "{} names a service, and policies choose workloads by labels today: taken as those with app: {name}",
@@ -94,8 +94,8 @@ fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec
             let path = port.path("number");
             let number = port.value("number").and_then(Value::as_u64);
             // Without its port the policy would apply to the whole workload.
-            let number =
-                number.ok_or_else(|| LegacyError(format!("could not convert {path}: ports go by number today")))?;
+            let number = number
+                .ok_or_else(|| LegacyError::NoEquivalent { path, reason: "current kinds identify ports by number" })?;
             ports.push(number.to_string());
             port.finish(notes);
         }
@@ -112,7 +112,7 @@ fn peer_mode(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<&
     // `- mtls:` is valid without a value, so only the key counts.
     for mut peer in fields.messages("peers")? {
         if !peer.has("mtls") {
-            return Err(LegacyError(format!("could not convert {}: only mtls is read", peer.path("mtls"))));
+            return Err(LegacyError::NoEquivalent { path: peer.path("mtls"), reason: "only mtls is read" });
         }
         mode = if optional { "PERMISSIVE" } else { "STRICT" };
         if let Some(mut mtls) = peer.message("mtls")? {
@@ -121,10 +121,7 @@ fn peer_mode(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<&
                 ("PERMISSIVE", _) | (_, true) => mode = "PERMISSIVE",
                 ("" | "STRICT", false) => {}
                 _ => {
-                    return Err(LegacyError(format!(
-                        "could not read {}: expected STRICT or PERMISSIVE",
-                        mtls.path("mode")
-                    )));
+                    return Err(LegacyError::WrongType { path: mtls.path("mode"), expected: "STRICT or PERMISSIVE" });
                 }
             }
             mtls.finish(notes);
@@ -138,7 +135,7 @@ fn jwt_rules(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<V
     let mut rules = Vec::new();
     for mut origin in fields.messages("origins")? {
         let Some(mut jwt) = origin.message("jwt")? else {
-            return Err(LegacyError(format!("could not read {}: it is missing", origin.path("jwt"))));
+            return Err(LegacyError::Incomplete { path: origin.path("jwt"), flaw: "it is missing" });
         };
         let mut rule = Map::new();
         for (old, new) in [

@@ -15,9 +15,10 @@ pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, Leg
         let callers = ServiceRef::read(callers, &mut notes)?;
         if callers.labels.is_empty() {
             let path = fields.path("source");
-            return Err(LegacyError(format!(
-                "could not convert {path}: callers are selected by labels in current kinds; without labels the policy would apply to all"
-            )));
+            return Err(LegacyError::NoEquivalent {
+                path,
+                reason: "callers are selected by labels in current kinds; without labels the policy would apply to all",
+            });
         }
         spec["workloadSelector"] = json!({"matchLabels": callers.labels});
     }

@@ -14,10 +14,10 @@ pub(super) fn http(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Res
     let mut condition = Map::new();
     for layer in ["tcp", "udp"] {
         if fields.value(layer).is_some() {
-            return Err(LegacyError(format!(
-                "could not convert {}: only HTTP conditions are read",
-                fields.path(layer)
-            )));
+            return Err(LegacyError::NoEquivalent {
+                path: fields.path(layer),
+                reason: "only HTTP conditions are read",
+            });
         }
     }
     if let Some(source) = fields.message("source")? {
@@ -44,9 +44,10 @@ pub(super) fn http(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Res
 /// Callers are now matched by labels and namespace, no longer by service.
 fn callers(source: ServiceRef, path: &str) -> Result<Map<String, Value>, LegacyError> {
     if source.labels.is_empty() {
-        return Err(LegacyError(format!(
-            "could not convert {path}: callers are selected by labels in current kinds; without labels the rule would apply to all"
-        )));
+        return Err(LegacyError::NoEquivalent {
+            path: path.to_owned(),
+            reason: "callers are selected by labels in current kinds; without labels the rule would apply to all",
+        });
     }
     let mut condition = Map::from_iter([("sourceLabels".to_owned(), source.labels.into())]);
     if !source.namespace.is_empty() {

@@ -60,7 +60,7 @@ pub(super) fn labels(fields: &mut LegacyFields<'_>) -> Result<Map<String, Value>
     match fields.value("labels") {
         None => Ok(Map::new()),
         Some(Value::Object(labels)) if labels.values().all(Value::is_string) => Ok(labels.clone()),
-        Some(_) => Err(LegacyError(format!("could not read {}: expected texts by name", fields.path("labels")))),
+        Some(_) => Err(LegacyError::WrongType { path: fields.path("labels"), expected: "strings by name" }),
     }
 }
 
@@ -72,5 +72,5 @@ pub(super) fn required(
 ) -> Result<ServiceRef, LegacyError> {
     let named = fields.message(name)?.map(|found| ServiceRef::read(found, notes)).transpose()?;
     let named = named.filter(|named| !named.host.is_empty());
-    named.ok_or_else(|| LegacyError(format!("could not read {}: it has no service name", fields.path(name))))
+    named.ok_or_else(|| LegacyError::Incomplete { path: fields.path(name), flaw: "it has no service name" })
 }
