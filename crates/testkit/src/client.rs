@@ -11,6 +11,8 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::error::ReplyError;
+
 /// A complete response.
 #[derive(Debug)]
 pub struct Reply {
@@ -37,22 +39,27 @@ impl Reply {
 }
 
 /// GET with this Host header.
-pub async fn get(address: SocketAddr, host: &str, path: &str) -> Result<Reply, String> {
+pub async fn get(address: SocketAddr, host: &str, path: &str) -> Result<Reply, ReplyError> {
     get_with(address, host, path, &[]).await
 }
 
 /// GET with additional headers.
-pub async fn get_with(address: SocketAddr, host: &str, path: &str, headers: &[(&str, &str)]) -> Result<Reply, String> {
+pub async fn get_with(
+    address: SocketAddr,
+    host: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Result<Reply, ReplyError> {
     let mut request = Request::get(path).header("host", host);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    send(address, request.body(String::new()).map_err(|e| e.to_string())?).await
+    send(address, request.body(String::new())?).await
 }
 
 /// Sends a request; the error describes what happened to the connection.
-pub async fn send(address: SocketAddr, request: Request<String>) -> Result<Reply, String> {
-    exchange(address, request).await.map_err(|e| format!("no response from {address}: {e}"))
+pub async fn send(address: SocketAddr, request: Request<String>) -> Result<Reply, ReplyError> {
+    exchange(address, request).await.map_err(ReplyError::no_response(address))
 }
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;

@@ -7,6 +7,7 @@ use http::{Method, Request};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::error::ReplyError;
 use crate::process::Process;
 use crate::{client, ports, servers, wait};
 
@@ -129,14 +130,17 @@ impl Consul {
     }
 
     /// Sends a request; returns the body, or an error for a status other than 2xx.
-    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<String, String> {
+    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<String, ReplyError> {
         let mut request = Request::builder().method(method).uri(path).header("host", "consul");
         if let Some(token) = &self.token {
             request = request.header("x-consul-token", token);
         }
         let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let reply = client::send(self.http, request.body(body).map_err(|e| e.to_string())?).await?;
-        if reply.status.is_success() { Ok(reply.body) } else { Err(format!("{path}: {} {}", reply.status, reply.body)) }
+        let reply = client::send(self.http, request.body(body)?).await?;
+        if !reply.status.is_success() {
+            return Err(ReplyError::Status { request: path.to_owned(), status: reply.status, body: reply.body });
+        }
+        Ok(reply.body)
     }
 
     /// PUT that must succeed.

@@ -72,7 +72,7 @@ impl DiscoveryProcess {
         let mut server = DiscoveryProcess { binary, args, env: setup.env, grpc, http, monitoring, folder, process };
         wait::until("a response of pilot-discovery", async || {
             server.process.check_alive();
-            client::get(server.http, "discovery", "/ready").await
+            Ok(client::get(server.http, "discovery", "/ready").await?)
         })
         .await;
         server

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::certificates::Authority;
+use crate::error::ReplyError;
 use crate::faulty::FaultyProxy;
 use crate::process::Process;
 use crate::tls::TlsClient;
@@ -90,7 +91,7 @@ impl ApiServer {
         server.resume().await;
         let hidden = json!({"metadata": {"annotations": {"networking.istio.io/exportTo": "~"}}});
         wait::until("the Service of the API server", async || {
-            server.patch("/api/v1/namespaces/default/services/kubernetes", &hidden).await
+            Ok(server.patch("/api/v1/namespaces/default/services/kubernetes", &hidden).await?)
         })
         .await;
         server
@@ -145,7 +146,7 @@ impl ApiServer {
         let process = Process::start("kube-apiserver", &servers::binary("kube-apiserver"), &args, &[]);
         let second = SecondApiServer { address, tls: self.tls.clone(), _process: process };
         wait::until_within(PATIENCE, "a second API server", async || {
-            send(&second.tls, second.address, Method::GET, "/readyz", "", String::new()).await.map(drop)
+            Ok(send(&second.tls, second.address, Method::GET, "/readyz", "", String::new()).await.map(drop)?)
         })
         .await;
         second
@@ -205,20 +206,20 @@ impl ApiServer {
         .await;
     }
 
-    pub async fn get(&self, path: &str) -> Result<Value, String> {
+    pub async fn get(&self, path: &str) -> Result<Value, ReplyError> {
         send(&self.tls, self.address, Method::GET, path, "", String::new()).await
     }
 
-    pub async fn create(&self, collection: &str, object: &Value) -> Result<Value, String> {
+    pub async fn create(&self, collection: &str, object: &Value) -> Result<Value, ReplyError> {
         send(&self.tls, self.address, Method::POST, collection, "application/json", object.to_string()).await
     }
 
     /// Merges into an object.
-    pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, String> {
+    pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, ReplyError> {
         send(&self.tls, self.address, Method::PATCH, path, "application/merge-patch+json", part.to_string()).await
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Value, String> {
+    pub async fn delete(&self, path: &str) -> Result<Value, ReplyError> {
         send(&self.tls, self.address, Method::DELETE, path, "", String::new()).await
     }
 
@@ -227,7 +228,7 @@ impl ApiServer {
             if let Some(process) = &mut self.process {
                 process.check_alive();
             }
-            send(&self.tls, self.address, Method::GET, "/readyz", "", String::new()).await.map(drop)
+            Ok(send(&self.tls, self.address, Method::GET, "/readyz", "", String::new()).await.map(drop)?)
         })
         .await;
     }
@@ -246,15 +247,15 @@ pub struct SecondApiServer {
 }
 
 impl SecondApiServer {
-    pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, String> {
+    pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, ReplyError> {
         send(&self.tls, self.address, Method::PATCH, path, "application/merge-patch+json", part.to_string()).await
     }
 
-    pub async fn create(&self, collection: &str, object: &Value) -> Result<Value, String> {
+    pub async fn create(&self, collection: &str, object: &Value) -> Result<Value, ReplyError> {
         send(&self.tls, self.address, Method::POST, collection, "application/json", object.to_string()).await
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Value, String> {
+    pub async fn delete(&self, path: &str) -> Result<Value, ReplyError> {
         send(&self.tls, self.address, Method::DELETE, path, "", String::new()).await
     }
 }
@@ -274,17 +275,17 @@ async fn send(
     path: &str,
     content: &str,
     body: String,
-) -> Result<Value, String> {
+) -> Result<Value, ReplyError> {
     let stream = tls.connect(address, "").await?;
     let mut request = Request::builder().method(method.clone()).uri(path).header("host", "127.0.0.1");
     request = request.header("authorization", format!("Bearer {TOKEN}"));
     if !content.is_empty() {
         request = request.header("content-type", content);
     }
-    let request = request.body(body).map_err(|e| e.to_string())?;
-    let reply = client::send_over(stream, request).await.map_err(|e| e.to_string())?;
+    let request = request.body(body)?;
+    let reply = client::send_over(stream, request).await.map_err(ReplyError::no_response(address))?;
     if !reply.status.is_success() {
-        return Err(format!("{method} {path}: {} {}", reply.status, reply.body));
+        return Err(ReplyError::Status { request: format!("{method} {path}"), status: reply.status, body: reply.body });
     }
     Ok(reply.json())
 }

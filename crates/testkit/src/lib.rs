@@ -13,6 +13,7 @@ pub mod copilot;
 pub mod difference;
 pub mod discovery;
 pub mod envoy;
+pub mod error;
 pub mod eureka;
 pub mod fake_api;
 pub mod faulty;

@@ -1,5 +1,6 @@
 //! A TLS client with optional client certificate, and HTTP over it.
 
+use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::certificates::{Authority, Certificate};
 use crate::client::{self, Reply};
+use crate::error::ReplyError;
 
 /// ALPN protocols of sidecars, by which servers recognize them.
 pub const MESH_HTTP: &[&str] = &["istio-http/1.1", "http/1.1"];
@@ -44,19 +46,21 @@ impl TlsClient {
     }
 
     /// Connects and verifies the host name; an empty name means the IP address, without SNI.
-    pub async fn connect(&self, address: SocketAddr, name: &str) -> Result<TlsStream<TcpStream>, String> {
-        let name = match name {
-            "" => ServerName::from(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            name => ServerName::try_from(name.to_owned()).map_err(|e| e.to_string())?,
+    pub async fn connect(&self, address: SocketAddr, name: &str) -> Result<TlsStream<TcpStream>, ReplyError> {
+        let connect = async || -> Result<_, Box<dyn Error + Send + Sync>> {
+            let name = match name {
+                "" => ServerName::from(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+                name => ServerName::try_from(name.to_owned())?,
+            };
+            Ok(self.0.connect(name, TcpStream::connect(address).await?).await?)
         };
-        let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
-        self.0.connect(name, stream).await.map_err(|e| e.to_string())
+        connect().await.map_err(ReplyError::no_response(address))
     }
 
     /// GET over a new connection to a verified host.
-    pub async fn get(&self, address: SocketAddr, name: &str, host: &str, path: &str) -> Result<Reply, String> {
+    pub async fn get(&self, address: SocketAddr, name: &str, host: &str, path: &str) -> Result<Reply, ReplyError> {
         let stream = self.connect(address, name).await?;
-        let request = Request::get(path).header("host", host).body(String::new()).map_err(|e| e.to_string())?;
-        client::send_over(stream, request).await.map_err(|e| e.to_string())
+        let request = Request::get(path).header("host", host).body(String::new())?;
+        client::send_over(stream, request).await.map_err(ReplyError::no_response(address))
     }
 }

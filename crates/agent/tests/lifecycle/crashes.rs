@@ -128,7 +128,8 @@ async fn envoy_is_restarted_until_its_port_is_free() {
     agent.logs("Envoy exited with code 1", 2).await;
     drop(taken);
     let admin = (Ipv4Addr::LOCALHOST, admin).into();
-    wait::until("envoy's admin port", async || testkit::client::get(admin, "admin", "/stats").await.map(|_| ())).await;
+    wait::until("envoy's admin port", async || Ok(testkit::client::get(admin, "admin", "/stats").await.map(drop)?))
+        .await;
 }
 
 #[tokio::test]

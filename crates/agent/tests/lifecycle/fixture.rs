@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use testkit::backend::HttpBackend;
 use testkit::client;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::error::ReplyError;
 use testkit::process::Process;
 use testkit::{ports, programs, servers, wait};
 
@@ -213,7 +214,7 @@ pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> DiscoveryProc
 }
 
 /// Sends a request to `cart.shop` through the sidecar.
-pub(crate) async fn get(port: u16) -> Result<client::Reply, String> {
+pub(crate) async fn get(port: u16) -> Result<client::Reply, ReplyError> {
     client::get((Ipv4Addr::LOCALHOST, port).into(), &format!("cart.shop.svc.cluster.local:{port}"), "/").await
 }
 

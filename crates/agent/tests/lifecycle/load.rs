@@ -41,7 +41,7 @@ impl Load {
                         Ok(reply) if reply.status.is_success() => {}
                         Ok(reply) => failures.push(reply.status.to_string()),
                         Err(error) => {
-                            failures.push(error);
+                            failures.push(error.to_string());
                             tokio::time::sleep(Duration::from_millis(5)).await;
                         }
                     }

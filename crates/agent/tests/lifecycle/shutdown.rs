@@ -60,7 +60,7 @@ async fn hanging_envoy_is_terminated() {
     let mut agent = Agent::start(&AgentSetup { binary: envoy(), env: &[SHORT], ..AgentSetup::default() });
     let admin = (std::net::Ipv4Addr::LOCALHOST, agent.admin).into();
     testkit::wait::until("envoy's admin port", async || {
-        testkit::client::get(admin, "admin", "/stats").await.map(|_| ())
+        Ok(testkit::client::get(admin, "admin", "/stats").await.map(drop)?)
     })
     .await;
     let id = agent.new_envoy(&[]).await;

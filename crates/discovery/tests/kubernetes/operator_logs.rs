@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, wait};
 
@@ -108,8 +108,7 @@ async fn forbidden_watches_are_logged_once_and_start_when_allowed() {
     let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
         "metadata": {"name": "poor"}, "subjects": [{"kind": "ServiceAccount", "name": "poor", "namespace": "shop"}],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
-    let answer: Result<Value, String> = api_server.create(BINDING, &binding).await;
-    answer.unwrap();
+    api_server.create(BINDING, &binding).await.unwrap();
     made(&format!("{BINDING}/poor"));
     follow(server.grpc(), CLUSTER).await.until(&["10.4.0.1"]).await;
     wait::until_within(PATIENCE, "a log line at the end", async || {

@@ -122,7 +122,7 @@ async fn the_manifest_grants_all_needed_permissions() {
     assert!(holder.as_str().is_some_and(|holder| holder.starts_with("istiod-1")), "{holder}");
     for class in ["istio", "istio-remote"] {
         let path = format!("/apis/gateway.networking.k8s.io/v1/gatewayclasses/{class}");
-        wait::until_within(PATIENCE, "the class", async || api_server.get(&path).await.map(drop)).await;
+        wait::until_within(PATIENCE, "the class", async || Ok(api_server.get(&path).await.map(drop)?)).await;
     }
     assert_eq!(refused(&api_server), [""; 0], "rights are missing");
     server.process().terminate().await;

@@ -66,10 +66,10 @@ async fn a_gateway_presents_the_certificate_of_a_secret_and_its_replacement() {
             let client = TlsClient::new(authority, None, &[]);
             client.get(address, "a.example", "a.example", "/").await.map(|reply| reply.body)
         };
-        wait::until("the certificate of the Secret", async || get(&first).await.map(drop)).await;
+        wait::until("the certificate of the Secret", async || Ok(get(&first).await.map(drop)?)).await;
         assert_eq!(get(&first).await.as_deref(), Ok("hello"));
         api_server.patch(SECRET, &json!({"data": entries(&second.host("a.example"))})).await.unwrap();
-        wait::until("its successor", async || get(&second).await.map(drop)).await;
+        wait::until("its successor", async || Ok(get(&second).await.map(drop)?)).await;
         assert!(get(&first).await.is_err(), "the old certificate is gone");
     }
     server.stop(Duration::ZERO).await;

@@ -42,7 +42,7 @@ async fn configuration(fixture: &MeshFixture) -> Value {
     let dump = wait::until("a warm Envoy", async || {
         let warming = fixture.envoy.admin().warming().await?;
         if warming.is_empty() {
-            fixture.envoy.admin().json("/config_dump?include_eds").await
+            Ok(fixture.envoy.admin().json("/config_dump?include_eds").await?)
         } else {
             Err("warming".into())
         }

@@ -263,7 +263,7 @@ async fn a_policy_rejected_at_the_start_keeps_its_listener_closed(transport: Xds
     let reply = client::get(mesh.address, "cart.example", "/").await;
     assert!(reply.is_err(), "{reply:?}");
     mesh.discovery.write("mesh.yaml", &sidecar);
-    wait::until("an open door", async || client::get(mesh.address, "cart.example", "/").await.map(drop)).await;
+    wait::until("an open door", async || Ok(client::get(mesh.address, "cart.example", "/").await.map(drop)?)).await;
     assert_eq!(cart.requests(), 1);
 }
 
@@ -273,7 +273,7 @@ async fn hole_02_a_policy_rejected_later_closes_its_listener(transport: XdsTrans
     let port = service_port();
     let sidecar = crate::policies::workload(port, cart.port());
     let mesh = Mesh::server(transport, port, &[sidecar.clone(), denied("other")], "").await;
-    wait::until("an open door", async || client::get(mesh.address, "cart.example", "/").await.map(drop)).await;
+    wait::until("an open door", async || Ok(client::get(mesh.address, "cart.example", "/").await.map(drop)?)).await;
     mesh.discovery.write("mesh.yaml", &[sidecar.clone(), denied(&too_large())].join("---\n"));
     wait::until("a closed door", async || match client::get(mesh.address, "cart.example", "/").await {
         Err(_) => Ok(()),
@@ -283,5 +283,6 @@ async fn hole_02_a_policy_rejected_later_closes_its_listener(transport: XdsTrans
     let shown = quarantined(&mesh).await;
     assert!(objects(&shown).is_empty(), "{shown}");
     mesh.discovery.write("mesh.yaml", &[sidecar, denied("another")].join("---\n"));
-    wait::until("an open door again", async || client::get(mesh.address, "cart.example", "/").await.map(drop)).await;
+    wait::until("an open door again", async || Ok(client::get(mesh.address, "cart.example", "/").await.map(drop)?))
+        .await;
 }

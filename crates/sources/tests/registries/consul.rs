@@ -126,7 +126,7 @@ async fn the_loss_of_a_leader_loses_no_endpoint() {
     // Writes fail until a new leader is elected.
     testkit::wait::until_within(Duration::from_secs(60), "a new leader", async || {
         let body = json!({"Node": NODE, "Address": "127.0.0.1", "Service": service(&b)});
-        servers[survivor].call(Method::PUT, "/v1/catalog/register", Some(body)).await
+        Ok(servers[survivor].call(Method::PUT, "/v1/catalog/register", Some(body)).await?)
     })
     .await;
     seen.until("a change after the election", |f| f.serving(host) == ["10.0.0.1", "10.0.0.2"]).await;
@@ -144,7 +144,8 @@ async fn a_token_that_loses_rights_removes_nothing() {
     }});
     let mut server = Consul::start_with(acl).await;
     server.use_token("root");
-    testkit::wait::until("a valid token", async || server.call(Method::GET, "/v1/acl/token/self", None).await).await;
+    testkit::wait::until("a valid token", async || Ok(server.call(Method::GET, "/v1/acl/token/self", None).await?))
+        .await;
     server.register(NODE, &service(&Instance::new("web", 1)), "passing").await;
     let readable = r#"service_prefix "" { policy = "read" } node_prefix "" { policy = "read" }"#;
     let policy: Value =

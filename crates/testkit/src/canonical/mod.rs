@@ -44,12 +44,22 @@ pub fn json(type_url: &str, body: &[u8]) -> Value {
     any(type_url, body)
 }
 
+/// A canonical form that is no message.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    #[error("the descriptors do not contain {0}")]
+    Unknown(&'static str),
+    #[error("not a message: {0}")]
+    NotAMessage(#[from] serde_json::Error),
+}
+
 /// Encodes a canonical form.
-pub fn encode(resource: &Value) -> Result<Vec<u8>, String> {
-    let any = types::pool().get_message_by_name("google.protobuf.Any").ok_or("the pool has no Any")?;
-    let message = DynamicMessage::deserialize(any, resource).map_err(|e| e.to_string())?;
+pub fn encode(resource: &Value) -> Result<Vec<u8>, EncodeError> {
+    let name = "google.protobuf.Any";
+    let any = types::pool().get_message_by_name(name).ok_or(EncodeError::Unknown(name))?;
+    let message = DynamicMessage::deserialize(any, resource)?;
     let value = message.get_field_by_name("value");
-    value.and_then(|v| v.as_bytes().cloned()).map(Vec::from).ok_or_else(|| "no value".to_owned())
+    value.and_then(|v| v.as_bytes().cloned()).map(Vec::from).ok_or(EncodeError::Unknown("google.protobuf.Any.value"))
 }
 
 /// The name of a resource; empty for types without names.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
+use crate::error::ReplyError;
 use crate::{client, wait};
 
 #[derive(Clone, Debug)]
@@ -22,42 +23,45 @@ impl Admin {
     }
 
     /// The text of an admin page.
-    pub async fn get(&self, path: &str) -> Result<String, String> {
+    pub async fn get(&self, path: &str) -> Result<String, ReplyError> {
         let reply = client::get(self.address, "admin", path).await?;
-        if reply.status.is_success() { Ok(reply.body) } else { Err(format!("{}: {}", reply.status, reply.body)) }
+        if !reply.status.is_success() {
+            return Err(ReplyError::Status { request: path.to_owned(), status: reply.status, body: reply.body });
+        }
+        Ok(reply.body)
     }
 
     /// An admin page as JSON.
-    pub async fn json(&self, path: &str) -> Result<Value, String> {
+    pub async fn json(&self, path: &str) -> Result<Value, ReplyError> {
         let text = self.get(path).await?;
-        serde_json::from_str(&text).map_err(|e| format!("{path} is no JSON: {e}"))
+        serde_json::from_str(&text).map_err(|e| ReplyError::NotJson { request: path.to_owned(), cause: e.to_string() })
     }
 
     /// All configuration, including endpoints.
-    pub async fn config_dump(&self) -> Result<Value, String> {
+    pub async fn config_dump(&self) -> Result<Value, ReplyError> {
         self.json("/config_dump?include_eds").await
     }
 
     /// Clusters with the addresses and health flags of their endpoints.
-    pub async fn clusters(&self) -> Result<Value, String> {
+    pub async fn clusters(&self) -> Result<Value, ReplyError> {
         self.json("/clusters?format=json").await
     }
 
     /// Counters and gauges whose name matches the regular expression.
-    pub async fn stats(&self, filter: &str) -> Result<BTreeMap<String, u64>, String> {
+    pub async fn stats(&self, filter: &str) -> Result<BTreeMap<String, u64>, ReplyError> {
         let text = self.get(&format!("/stats?filter={}", escaped(filter))).await?;
         let pair = |line: &str| line.rsplit_once(": ").and_then(|(k, v)| Some((k.to_owned(), v.parse().ok()?)));
         Ok(text.lines().filter_map(pair).collect())
     }
 
     /// Resources that it still waits for; empty once everything is warm.
-    pub async fn warming(&self) -> Result<Vec<Value>, String> {
+    pub async fn warming(&self) -> Result<Vec<Value>, ReplyError> {
         let dump = self.json("/init_dump").await?;
         Ok(dump["unready_targets_dumps"].as_array().cloned().unwrap_or_default())
     }
 
     /// Number of rejected updates of all types.
-    pub async fn rejected(&self) -> Result<u64, String> {
+    pub async fn rejected(&self) -> Result<u64, ReplyError> {
         Ok(self.stats("update_rejected").await?.values().sum())
     }
 
@@ -68,7 +72,8 @@ impl Admin {
             if warming.is_empty() { Ok(()) } else { Err(format!("{warming:?}")) }
         })
         .await;
-        assert_eq!(self.rejected().await, Ok(0), "updates that Envoy rejected");
+        let rejected = self.rejected().await.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(rejected, 0, "updates that Envoy rejected");
     }
 }
 

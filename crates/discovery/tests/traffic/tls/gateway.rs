@@ -93,7 +93,7 @@ async fn mutual_tls_needs_a_trusted_client_certificate(transport: XdsTransport) 
         client.get(mesh.address, "cart.example", "cart.example", "/").await.map(|reply| reply.status.as_u16())
     };
     let known = clients.workload("spiffe://partner/ns/shop/sa/buyer");
-    wait::until("certificates", async || get(Some(&known)).await.map(drop)).await;
+    wait::until("certificates", async || Ok(get(Some(&known)).await.map(drop)?)).await;
     assert_eq!(get(Some(&known)).await, Ok(200));
     let reached = cart.requests();
     for (who, refused) in [
@@ -124,7 +124,7 @@ async fn tls_is_terminated_for_tcp_too(transport: XdsTransport) {
     let secrets = SdsSecrets::default().with_certificate(&secret("store"), &authority.host("store.example"));
     let mesh = Mesh::edge_with(transport, edge, &documents, Some(secrets)).await;
     let client = TlsClient::new(&authority, None, &[]);
-    let stream = wait::until("certificates", async || client.connect(mesh.address, "store.example").await).await;
+    let stream = wait::until("certificates", async || Ok(client.connect(mesh.address, "store.example").await?)).await;
     assert_eq!(greeted(stream).await, "store");
     mesh.assert_settled().await;
 }

@@ -100,7 +100,7 @@ async fn connections_are_distinguished_by_certificate(transport: XdsTransport) {
     let echoes = async |name: &str| {
         let own = authority.workload(&format!("spiffe://{name}"));
         let client = TlsClient::new(&authority, Some(&own), MESH_BYTES);
-        let mut stream = wait::until("a connection", async || client.connect(mesh.address, "").await).await;
+        let mut stream = wait::until("a connection", async || Ok(client.connect(mesh.address, "").await?)).await;
         let mut all = Vec::new();
         if stream.write_all(b"ping").await.is_err() {
             return false;

@@ -4,6 +4,7 @@ use testkit::backend::HttpBackend;
 use testkit::certificates::Authority;
 use testkit::client;
 use testkit::envoy::{Envoy, XdsTransport};
+use testkit::error::ReplyError;
 use testkit::sds::{SdsSecrets, SdsServer};
 use testkit::tls::{MESH_HTTP, TlsClient};
 use testkit::wait;
@@ -68,7 +69,7 @@ impl Pair {
         let own = self.authority.workload(CALLER);
         let tls = TlsClient::new(&self.authority, Some(&own), MESH_HTTP);
         let tls = tls.get(self.server.address, "", &host("cart"), "/").await;
-        let status = |reply: Result<client::Reply, String>| reply.ok().map(|reply| reply.status.as_u16());
+        let status = |reply: Result<client::Reply, ReplyError>| reply.ok().map(|reply| reply.status.as_u16());
         (status(plain), status(tls))
     }
 
