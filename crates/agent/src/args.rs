@@ -120,6 +120,14 @@ pub struct IdentityFlags {
     #[arg(long, default_value = "")]
     pub domain: String,
 
+    /// Identity of the control plane after the trust domain, such as ns/istio-system/sa/istio-pilot-service-account
+    #[arg(long = "pilotIdentity", default_value = "")]
+    pub pilot_identity: String,
+
+    /// Trust domain of the control plane's identity; default $TRUST_DOMAIN, else from the DNS domain
+    #[arg(long = "trust-domain", default_value = "")]
+    pub trust_domain: String,
+
     /// Locality of this proxy: REGION/ZONE/SUBZONE
     #[arg(long = "availabilityZone", default_value = "")]
     pub availability_zone: String,
@@ -163,6 +171,14 @@ pub struct ProxyConfigFlags {
     /// Number of Envoy's worker threads; 0 for one per core
     #[arg(long)]
     pub concurrency: Option<i32>,
+
+    /// `connect_timeout` in bootstrap templates
+    #[arg(long = "connectTimeout", default_value = "1s", value_parser = duration)]
+    pub connect_timeout: Duration,
+
+    /// `refresh_delay` in bootstrap templates
+    #[arg(long = "discoveryRefreshDelay", default_value = "1s", value_parser = duration)]
+    pub discovery_refresh_delay: Duration,
 
     /// Drain time of the old Envoy in a hot restart
     #[arg(long = "drainDuration", value_parser = duration)]
@@ -277,7 +293,8 @@ mod tests {
         assert_eq!((&*args.identity.ip, &*args.identity.id), ("127.0.0.1", "a-1.shop"));
         assert_eq!((args.settings.proxy_admin_port, args.settings.status_port), (Some(1), Some(2)));
         assert_eq!(args.settings.parent_shutdown_duration, Some(Duration::from_secs(60)));
-        assert_eq!(args.ignored_flags.without_effect, ["discoveryRefreshDelay", "connectTimeout"]);
+        assert_eq!(args.settings.connect_timeout, Duration::from_secs(10));
+        assert!(args.ignored_flags.without_effect.is_empty());
     }
 
     #[test]

@@ -4,10 +4,8 @@
 pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "applicationPorts",
     "bootstrapv2",
-    "connectTimeout",
     "controlPlaneBootstrap",
     "disableInternalTelemetry",
-    "discoveryRefreshDelay",
     "dnsRefreshRate",
     "lightstepCacertPath",
     "lightstepSecure",
@@ -16,5 +14,4 @@ pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "statusPortTLS",
     "stsPort",
     "tokenManagerPlugin",
-    "trust-domain",
 ];

@@ -14,6 +14,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::ProxyConfig;
@@ -34,6 +35,8 @@ pub struct BootstrapInput {
     pub ips: Vec<IpAddr>,
     pub ports: StaticPorts,
     pub xds: Xds,
+    /// Names of which the control plane's certificate must have one; empty for plain text.
+    pub control_plane_names: Vec<String>,
     /// Delta or SotW xDS.
     pub api_type: AdsApiType,
     /// Socket of the agent's SDS server.
@@ -42,6 +45,10 @@ pub struct BootstrapInput {
     pub sds_files_socket: Option<String>,
     pub log_as_json: bool,
     pub outlier_log_path: String,
+    /// Pilot 0.8's `--connectTimeout`, for templates.
+    pub connect_timeout: Duration,
+    /// Pilot 0.8's `--discoveryRefreshDelay`, for templates.
+    pub refresh_delay: Duration,
     /// Replaces `$(HOST_IP)` in addresses.
     pub host_ip: Option<String>,
     pub features: FeatureFlags,

@@ -1,5 +1,7 @@
 //! TLS contexts of static clusters and listeners. Certificates come from the agent's SDS server, with upstream's names.
 
+use std::net::IpAddr;
+
 use api::istio::networking::v1alpha3::ClientTlsSettings;
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode as TlsMode;
 use serde_json::{Map, Value, json};
@@ -53,17 +55,29 @@ pub(super) fn transport_socket(
     Some(socket(json!({"@type": CONTEXT, "common_tls_context": context, "sni": sni})))
 }
 
-/// TLS with the workload's certificate.
-pub(super) fn own(sni: &str) -> Value {
+/// TLS with the workload's certificate to a server whose certificate has one of the names.
+pub(super) fn own(sni: &str, names: &[String]) -> Value {
+    let names: Vec<Value> = names.iter().map(|name| server_name(name)).collect();
     let context = json!({
         "alpn_protocols": ["h2"],
         "tls_certificate_sds_secret_configs": [secret("default")],
         "combined_validation_context": {
-            "default_validation_context": {},
+            "default_validation_context": {"match_typed_subject_alt_names": names},
             "validation_context_sds_secret_config": secret("ROOTCA"),
         },
     });
+    // An IP address is not a valid server name.
+    let sni = if sni.parse::<IpAddr>().is_ok() { "" } else { sni };
     socket(json!({"@type": CONTEXT, "common_tls_context": context, "sni": sni}))
+}
+
+fn server_name(name: &str) -> Value {
+    let kind = match name {
+        uri if uri.contains("://") => "URI",
+        ip if ip.parse::<IpAddr>().is_ok() => "IP_ADDRESS",
+        _ => "DNS",
+    };
+    json!({"san_type": kind, "matcher": {"exact": name}})
 }
 
 /// TLS of a listener that requires a client certificate of the mesh.

@@ -1,7 +1,9 @@
 //! Computes the agent's plan before anything starts: the proxy's identity, its bootstrap, how Envoy is launched and
 //! drained, and which services run. Reads files and the environment; opens no port.
 
+mod control_plane;
 mod peers;
+mod statsd;
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,7 +120,8 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     let bootstrap_source = BootstrapSource::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
     let bootstrap_input = bootstrap_input(args, environment, &identity, node, settings, ports, features)?;
     let certificates = CertificateFiles::find(|name| text(&bootstrap_input.node, name));
-    let upstream = args.xds_relay.then(|| upstream::upstream(&bootstrap_input, environment)).transpose()?;
+    let upstream = args.xds_relay.then(|| upstream::upstream(&bootstrap_input, environment, certificates.as_ref()));
+    let upstream = upstream.transpose()?;
     Ok(Plan {
         launch: launch(args, environment, &identity, &bootstrap_source, &bootstrap_input)?,
         drain: drain(environment, &identity, &bootstrap_input)?,
@@ -210,6 +213,8 @@ fn bootstrap_input(
     ports: StaticPorts,
     features: FeatureFlags,
 ) -> Result<BootstrapInput> {
+    let statsd_udp_address = statsd::resolved(&config.statsd_udp_address, identity.is_ipv6_only());
+    let config = ProxyConfig { statsd_udp_address, ..config };
     let folder = Path::new(&config.config_path);
     let xds = match args.xds_relay {
         true => Xds::Relay(folder.join("XDS").to_string_lossy().into_owned()),
@@ -219,6 +224,10 @@ fn bootstrap_input(
     // Waypoints support delta xDS only.
     let is_delta = environment.flag("ISTIO_DELTA_XDS", true)? || identity.kind == NodeType::Waypoint;
     Ok(BootstrapInput {
+        control_plane_names: match upstream::is_plain(&config) {
+            true => Vec::new(),
+            false => control_plane::names(args, environment, identity, &config),
+        },
         ips: identity.ips.clone(),
         ports,
         xds,
@@ -227,6 +236,8 @@ fn bootstrap_input(
         sds_files_socket: None,
         log_as_json: args.logging.as_json,
         outlier_log_path: args.outlier_log_path.clone(),
+        connect_timeout: args.settings.connect_timeout,
+        refresh_delay: args.settings.discovery_refresh_delay,
         host_ip: environment.get("HOST_IP").map(str::to_owned),
         features,
         node,

@@ -9,6 +9,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
 use crate::bootstrap::BootstrapInput;
+use crate::certificates::files::CertificateFiles;
 use crate::environment::Environment;
 use crate::relay::{Pings, Upstream, UpstreamTls};
 
@@ -26,9 +27,13 @@ pub(super) fn is_plain(config: &ProxyConfig) -> bool {
         || config.discovery_address.ends_with(":15010")
 }
 
-pub(super) fn upstream(bootstrap_input: &BootstrapInput, environment: &Environment) -> Result<Upstream> {
+pub(super) fn upstream(
+    bootstrap_input: &BootstrapInput,
+    environment: &Environment,
+    certificates: Option<&CertificateFiles>,
+) -> Result<Upstream> {
     let config = &bootstrap_input.config;
-    let tls = (!is_plain(config)).then(|| tls(bootstrap_input, environment));
+    let tls = (!is_plain(config)).then(|| tls(bootstrap_input, environment, certificates, Path::new(ROOT)));
     let tokens = || TOKENS.iter().map(PathBuf::from).find(|path| path.exists());
     Ok(Upstream {
         address: config.discovery_address.clone(),
@@ -40,28 +45,31 @@ pub(super) fn upstream(bootstrap_input: &BootstrapInput, environment: &Environme
     })
 }
 
-fn tls(bootstrap_input: &BootstrapInput, environment: &Environment) -> UpstreamTls {
-    let metadata = |name: &str| bootstrap_input.node.metadata.get(name).and_then(Value::as_str);
-    let provided = environment.get("PROV_CERT").map(Path::new);
+/// Root, and client certificate of the same place: `$PROV_CERT`, the mounted root of the mesh (without a certificate),
+/// else the workload's files, which node metadata names or which are in a known folder such as Pilot 0.8's `/etc/certs`.
+fn tls(
+    bootstrap_input: &BootstrapInput,
+    environment: &Environment,
+    certificates: Option<&CertificateFiles>,
+    mounted: &Path,
+) -> UpstreamTls {
+    let named = bootstrap_input.node.metadata.get("TLS_CLIENT_ROOT_CERT").and_then(Value::as_str).map(Path::new);
+    let (roots, client) = match (environment.get("PROV_CERT").map(Path::new), certificates) {
+        (Some(folder), _) => {
+            let files = CertificateFiles::in_folder(folder);
+            (files.root, Some((files.chain, files.key)))
+        }
+        (None, Some(files)) if named.map_or(!mounted.exists(), |root| root == files.root) => {
+            (files.root.clone(), Some((files.chain.clone(), files.key.clone())))
+        }
+        (None, _) => (named.unwrap_or(mounted).to_owned(), None),
+    };
     let roots = match environment.get("XDS_ROOT_CA") {
         Some("SYSTEM") => PathBuf::from(SYSTEM_ROOTS),
         Some(path) => PathBuf::from(path),
-        None => match (provided, metadata("TLS_CLIENT_ROOT_CERT")) {
-            (Some(folder), _) => folder.join("root-cert.pem"),
-            (None, Some(path)) => PathBuf::from(path),
-            (None, None) => PathBuf::from(ROOT),
-        },
+        None => roots,
     };
-    let by_metadata = || Some((metadata("TLS_CLIENT_CERT_CHAIN")?.into(), metadata("TLS_CLIENT_KEY")?.into()));
-    let client = provided.map(|folder| (folder.join("cert-chain.pem"), folder.join("key.pem"))).or_else(by_metadata);
-    UpstreamTls { roots, server_name: server_name(&bootstrap_input.config, environment), client }
-}
-
-/// A control plane on localhost has the certificate of its in-cluster name.
-fn server_name(config: &ProxyConfig, environment: &Environment) -> Option<String> {
-    let host = config.discovery_address.rsplit_once(':').map_or("", |(host, _)| host);
-    let known = (host == "localhost").then_some("istiod.istio-system.svc");
-    environment.get("ISTIOD_SAN").or(known).map(str::to_owned)
+    UpstreamTls { roots, names: bootstrap_input.control_plane_names.clone(), client }
 }
 
 fn headers(bootstrap_input: &BootstrapInput, environment: &Environment) -> Result<Vec<(HeaderName, HeaderValue)>> {

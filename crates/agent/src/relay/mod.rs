@@ -10,6 +10,7 @@ mod headers;
 mod name_table;
 mod requests;
 mod responses;
+mod server_names;
 mod upstream;
 mod upstream_stream;
 

@@ -24,6 +24,7 @@ use tracing::{debug, warn};
 use super::headers;
 use super::requests::UpstreamBody;
 use super::responses::{UpstreamConnection, causes};
+use super::server_names::{ServerNameVerifier, wrong_name};
 
 /// HTTP/2 flow control window. Larger windows only cost memory.
 const WINDOW: u32 = 512 * 1024;
@@ -50,8 +51,8 @@ pub struct Upstream {
 pub struct UpstreamTls {
     /// File with the roots that the server certificate is verified with.
     pub roots: PathBuf,
-    /// Expected server name, if it differs from the host of the address.
-    pub server_name: Option<String>,
+    /// DNS names, IP addresses and SPIFFE identities of which the server certificate must have one.
+    pub names: Vec<String>,
     /// Client certificate chain and key; used if both files exist.
     pub client: Option<(PathBuf, PathBuf)>,
 }
@@ -99,7 +100,7 @@ impl Upstream {
         stream.set_nodelay(true)?;
         let Some(tls) = &self.tls else { return self.handshake(stream).await };
         let name = tls.name(&self.address)?;
-        let stream = TlsConnector::from(tls.config()?).connect(name, stream).await;
+        let stream = TlsConnector::from(tls.config()?).connect(name, stream).await.map_err(wrong_name);
         self.handshake(stream.with_context(|| format!("TLS handshake with {} failed", self.address))?).await
     }
 
@@ -147,9 +148,10 @@ impl Upstream {
 }
 
 impl UpstreamTls {
+    /// The server name that is sent (SNI): the first required DNS name, else the host of the address.
     fn name(&self, address: &str) -> Result<ServerName<'static>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-        let name = self.server_name.as_deref().unwrap_or(host);
+        let name = self.names.iter().map(String::as_str).find(|name| !name.starts_with("spiffe://")).unwrap_or(host);
         ServerName::try_from(name.to_owned()).with_context(|| format!("could not use {name:?} as a TLS server name"))
     }
 
@@ -161,8 +163,10 @@ impl UpstreamTls {
                 .with_context(|| format!("could not use a root certificate in {}", self.roots.display()))?;
         }
         let provider = Arc::new(aws_lc_rs::default_provider());
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = ServerNameVerifier { roots, names: self.names.clone(), algorithms };
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let builder = builder.with_root_certificates(roots);
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match self.client.as_ref().filter(|(chain, key)| chain.exists() && key.exists()) {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {

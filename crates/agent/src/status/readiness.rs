@@ -19,6 +19,9 @@ const LIMIT: usize = 1 << 20;
 const STATS: &str = "/stats?usedonly&filter=%5E(server%5C.state%7Clistener_manager%5C.workers_started%7C\
                      (cluster_manager%5C.cds%7Clistener_manager%5C.lds)%5C.update_(success%7Crejected))%24";
 
+/// Connections to the control plane that failed because of the names in its certificate; printed only if above 0.
+const WRONG_NAMES: &str = "/stats?usedonly&filter=%5Ecluster%5C.xds-grpc.*%5C.ssl%5C.fail_verify_san%24";
+
 /// Checks Envoy through its admin port.
 #[derive(Debug)]
 pub(super) struct ReadinessCheck {
@@ -39,7 +42,12 @@ impl ReadinessCheck {
     }
 
     async fn query_envoy(&self) -> Result<()> {
-        let state = fetch::get(self.admin, "/ready", TIMEOUT, LIMIT).await.context("Envoy is not live")?;
+        let state = match fetch::get(self.admin, "/ready", TIMEOUT, LIMIT).await {
+            Err(_) if self.rejects_control_plane().await => {
+                bail!("Envoy is not live: the control plane's certificate has none of the required names")
+            }
+            state => state.context("Envoy is not live")?,
+        };
         if !state.starts_with("LIVE") {
             bail!("Envoy is not live: its state is {}", state.trim());
         }
@@ -47,6 +55,12 @@ impl ReadinessCheck {
             return Ok(());
         }
         evaluate(&fetch::get(self.admin, STATS, TIMEOUT, LIMIT).await?)
+    }
+
+    /// True if Envoy, which connects to the control plane itself, rejected the names in its certificate.
+    async fn rejects_control_plane(&self) -> bool {
+        let stats = fetch::get(self.admin, WRONG_NAMES, TIMEOUT, LIMIT).await.unwrap_or_default();
+        !stats.trim().is_empty()
     }
 }
 

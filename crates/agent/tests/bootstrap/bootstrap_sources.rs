@@ -67,6 +67,31 @@ fn template_is_rendered_to_the_file_of_its_epoch() {
 }
 
 #[test]
+fn template_parameters_follow_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = folder.path().join("names.tmpl");
+    let text = "{\"names\": [{{ range $i, $name := .pilot_SAN }}{{ if $i }},{{ end }}\"{{ $name }}\"{{ end }}], \
+                \"connect\": \"{{ .connect_timeout }}\", \"delay\": \"{{ .refresh_delay }}\"}";
+    fs::write(&template, text).unwrap();
+    let rendered = |flags: &'static str| {
+        let (_, mut input) = plan_of(&super::Case { flags, ..case("names", "", serde_json::Value::Null) });
+        input.config.config_path = folder.path().to_string_lossy().into_owned();
+        let file = bootstrap::write(&BootstrapSource::Template(template.clone()), &input, 0).unwrap();
+        serde_json::from_str::<serde_json::Value>(&fs::read_to_string(&file.path).unwrap()).unwrap()
+    };
+    let secure = "--controlPlaneAuthPolicy MUTUAL_TLS --discoveryAddress istio-pilot.mesh:15005 --connectTimeout 7s";
+    let pilot = "spiffe://cluster.local/ns/mesh/sa/istio-pilot-service-account";
+    assert_eq!(
+        rendered(secure),
+        serde_json::json!({"names": ["istio-pilot.mesh", pilot], "connect": "7s", "delay": "1s"})
+    );
+    assert_eq!(
+        rendered("--controlPlaneAuthPolicy NONE --discoveryRefreshDelay 500ms"),
+        serde_json::json!({"names": [], "connect": "1s", "delay": "0.500000000s"})
+    );
+}
+
+#[test]
 fn custom_file_is_used_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let custom = folder.path().join("own.yaml");

@@ -141,6 +141,18 @@ fn envoy_accepts_stats_settings() {
             ..case("intervals", "/stats_eviction_interval", json!("600s"))
         },
         Case {
+            flags: "--statsdUdpAddress localhost:8125",
+            ..case(
+                "statsd by name",
+                "/stats_sinks/0/typed_config/address/socket_address",
+                json!({"address": "127.0.0.1", "port_value": 8125}),
+            )
+        },
+        Case {
+            flags: "--statsdUdpAddress statsd.invalid:8125",
+            ..case("statsd without address", "/stats_sinks", Value::Null)
+        },
+        Case {
             flags: "--statsdUdpAddress 127.0.0.1:8125",
             ..case("statsd", "/stats_sinks/0/name", json!("envoy.stat_sinks.statsd"))
         },

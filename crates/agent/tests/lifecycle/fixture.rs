@@ -35,6 +35,8 @@ pub(crate) struct AgentSetup<'a> {
     /// Envoy's admin port; a free one if 0.
     pub(crate) admin: u16,
     pub(crate) configured_by: ConfiguredBy,
+    /// Working directory; the test's own if empty.
+    pub(crate) work_folder: PathBuf,
 }
 
 /// Source of the agent's settings.
@@ -56,6 +58,7 @@ impl Default for AgentSetup<'_> {
             env: &[],
             admin: 0,
             configured_by: ConfiguredBy::Flags,
+            work_folder: PathBuf::new(),
         }
     }
 }
@@ -80,7 +83,13 @@ impl Agent {
         let config = config.as_deref().map(|text| ("PROXY_CONFIG", text));
         let env = own.into_iter().chain(setup.env.iter().copied()).chain(config);
         let env: Vec<_> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let process = Process::start("pilot-agent", Path::new(AGENT), &args, &env);
+        let process = match setup.work_folder.to_str().unwrap() {
+            "" => Process::start("pilot-agent", Path::new(AGENT), &args, &env),
+            folder => {
+                let args: Vec<&str> = ["-C", folder, AGENT].into_iter().chain(args).collect();
+                Process::start("pilot-agent", Path::new("/usr/bin/env"), &args, &env)
+            }
+        };
         Agent { process, admin, status, folder }
     }
 
@@ -197,6 +206,11 @@ pub(crate) fn stub(folder: &Path, script: &str) -> PathBuf {
 
 /// A control plane with the service `cart.shop` on this port, served by the backend.
 pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> DiscoveryProcess {
+    discovery_with(port, backend, Vec::new()).await
+}
+
+/// A control plane with further arguments.
+pub(crate) async fn discovery_with(port: u16, backend: &HttpBackend, args: Vec<String>) -> DiscoveryProcess {
     let entry = format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\n\
          spec:\n  hosts: [cart.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
@@ -207,6 +221,7 @@ pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> DiscoveryProc
     let setup = DiscoveryOptions {
         files: vec![("cart.yaml".to_owned(), entry)],
         mesh: MESH.to_owned(),
+        args,
         ..DiscoveryOptions::default()
     };
     let binary = programs::binary("discovery", "pilot-discovery");

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
 
+mod control_plane_tls;
 mod crashes;
 mod fixture;
 mod hot_restart;

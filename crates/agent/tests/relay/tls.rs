@@ -78,7 +78,7 @@ async fn server_is_verified_and_client_certificate_presented() {
     // Another CA at first: the server must be rejected.
     std::fs::write(&roots, self::authority().pem()).unwrap();
     let client = (folder.path().join("agent.pem"), folder.path().join("agent-key.pem"));
-    let tls = UpstreamTls { roots: roots.clone(), server_name: Some("istiod.test".into()), client: Some(client) };
+    let tls = UpstreamTls { roots: roots.clone(), names: vec!["istiod.test".into()], client: Some(client) };
     let upstream = Upstream { tls: Some(tls), ..Upstream::plain(&format!("127.0.0.1:{port}")) };
     let socket = folder.path().join("XDS");
     let options =

@@ -116,7 +116,7 @@ fn xds(input: &BootstrapInput, families: Families) -> Result<Value> {
     more["respect_dns_ttl"] = true.into();
     if security == XdsSecurity::MutualTls {
         let host = target["address"].as_str().context("could not find the host of the discovery address")?;
-        more["transport_socket"] = tls::own(host);
+        more["transport_socket"] = tls::own(host, &input.control_plane_names);
     }
     Ok(cluster("xds-grpc", "STRICT_DNS", "10s", json!({"socket_address": target}), more))
 }

@@ -246,7 +246,7 @@ fn cluster_manager(input: &BootstrapInput) -> Option<Value> {
 }
 
 /// A duration in protobuf JSON format.
-fn seconds(duration: Duration) -> String {
+pub(super) fn seconds(duration: Duration) -> String {
     match duration.subsec_nanos() {
         0 => format!("{}s", duration.as_secs()),
         nanos => format!("{}.{nanos:09}s", duration.as_secs()),

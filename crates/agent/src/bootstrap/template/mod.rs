@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::families::Families;
-use super::generate::{max_connections, runtime};
+use super::generate::{max_connections, runtime, seconds};
 use super::stats::StatsSettings;
 use super::tracers::collector;
 use super::{AdsApiType, BootstrapInput, socket_address};
@@ -65,7 +65,7 @@ fn places(input: &BootstrapInput) -> Result<Value> {
         "discovery_address": discovery,
         "discovery_host": host,
         "pilot_grpc_address": address("discovery", discovery, input)?,
-        "pilot_SAN": [host],
+        "pilot_SAN": Some(&input.control_plane_names).filter(|names| !names.is_empty()),
         "workload_identity_socket_file": input.sds_socket.rsplit('/').next(),
         "sds_socket": input.sds_socket,
         "xds_socket": input.xds.socket(),
@@ -120,9 +120,8 @@ fn features(input: &BootstrapInput) -> Value {
         "metadata_discovery": input.features.metadata_discovery,
         "enable_self_discovery": input.features.self_discovery,
         "envoy_status_port_enable_proxy_protocol": input.features.status_proxy_protocol,
-        // Pilot 0.8's parameters, now constant.
-        "connect_timeout": "1s",
-        "refresh_delay": "1s",
+        "connect_timeout": seconds(input.connect_timeout),
+        "refresh_delay": seconds(input.refresh_delay),
     })
 }
 
