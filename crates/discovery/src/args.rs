@@ -102,6 +102,14 @@ pub struct DiscoveryFlags {
     #[arg(long = "shutdownDuration", default_value = "10s", value_parser = duration)]
     pub shutdown_duration: Duration,
 
+    /// Folder for the self-signed root of the certificate authority; default: a Secret of this instance's namespace
+    #[arg(long = "caDir")]
+    pub ca_folder: Option<PathBuf>,
+
+    /// Further names of this instance's cluster in tokens of clients, separated by commas
+    #[arg(long = "clusterAliases", value_delimiter = ',', value_parser = cluster_alias)]
+    pub cluster_aliases: Vec<String>,
+
     #[command(flatten)]
     pub kubernetes: KubernetesFlags,
 
@@ -123,6 +131,11 @@ pub struct DiscoveryFlags {
     /// Flags that were removed before parsing; logged once the log is started.
     #[arg(skip)]
     pub ignored_flags: flags::IgnoredFlags,
+}
+
+/// An alias, alone or in upstream's form `ALIAS=CLUSTER`.
+fn cluster_alias(text: &str) -> Result<String, std::convert::Infallible> {
+    Ok(text.split('=').next().unwrap_or_default().trim().to_owned())
 }
 
 /// Flags of the Kubernetes registry.

@@ -2,7 +2,6 @@
 
 /// Flags that are accepted, with their value, and ignored.
 pub(crate) const WITHOUT_EFFECT: &[&str] = &[
-    "clusterAliases",
     "cniNamespace",
     "disable-install-crds",
     "discovery_cache",

@@ -23,6 +23,7 @@ use tower::Service;
 use xds::{Budget, Charge, Options};
 
 use crate::serve::session::ControlPlane;
+use crate::trust::service::CertificateService;
 
 /// Proto files of the xDS services: ADS and the services of single types.
 const FILES: &[&str] = &[
@@ -66,6 +67,16 @@ pub(crate) fn routes(
     let options = Options { budget: budget.clone(), runtime: Some(threads), identifier, stop, ..Options::default() };
     let routes = xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older);
     ChargedRoutes { routes, budget }
+}
+
+impl ChargedRoutes {
+    /// These services and the certificate service, which must never be served in plain text.
+    pub(crate) fn with_certificates(self, service: Option<CertificateService>) -> ChargedRoutes {
+        match service {
+            Some(service) => ChargedRoutes { routes: self.routes.add_service(service), budget: self.budget },
+            None => self,
+        }
+    }
 }
 
 /// Memory that the transport holds for a request in flight.

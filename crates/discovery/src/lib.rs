@@ -21,3 +21,4 @@ pub mod serve;
 pub mod startup;
 mod stores;
 pub mod tls;
+mod trust;

@@ -26,7 +26,7 @@ use tower::{Service, ServiceExt, service_fn};
 use tracing::{debug, error, info};
 
 use crate::connections::{ConnectionSlot, Connections, CountedBody, Deadlines, TcpConnection};
-use crate::tls::{Certificates, ClientCertificates};
+use crate::tls::{Certificates, ClientCertificates, TlsConnection};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -187,18 +187,29 @@ where
     };
     let open = slot.connection();
     let Some(certificates) = certificates else {
-        return serve_http(stream, with_peer(service, peer, None, open.clone()), &options, open, &stop).await;
+        let service = with_peer(service, peer, TransportSecurity::Plain, open.clone());
+        return serve_http(stream, service, &options, open, &stop).await;
     };
     let deadlines = options.deadlines();
+    // Until the CA has issued this server's certificate, connections are closed; clients retry.
+    let Some(acceptor) = certificates.acceptor() else { return Ok(()) };
     let stream = tokio::select! {
-        stream = certificates.acceptor().accept(stream) => stream?,
+        stream = acceptor.accept(stream) => stream?,
         () = open.expired(&deadlines) => return Ok(()),
     };
     let shown = stream.get_ref().1.peer_certificates().map(|chain| {
         let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
         ClientCertificates(chain.collect())
     });
-    serve_http(stream, with_peer(service, peer, shown, open.clone()), &options, open, &stop).await
+    let service = with_peer(service, peer, TransportSecurity::Tls(shown), open.clone());
+    serve_http(stream, service, &options, open, &stop).await
+}
+
+/// How a connection is secured, with the client's certificates if it presented any.
+#[derive(Clone)]
+enum TransportSecurity {
+    Plain,
+    Tls(Option<ClientCertificates>),
 }
 
 fn prepare(stream: &TcpStream, protocol: PortProtocol) -> Result<(), BoxError> {
@@ -217,7 +228,7 @@ fn prepare(stream: &TcpStream, protocol: PortProtocol) -> Result<(), BoxError> {
 fn with_peer<S, B>(
     service: S,
     peer: TcpConnectInfo,
-    shown: Option<ClientCertificates>,
+    security: TransportSecurity,
     open: Arc<TcpConnection>,
 ) -> impl Service<Request<Incoming>, Response = Response<CountedBody<B>>, Error = S::Error, Future: Send>
 + Clone
@@ -231,8 +242,11 @@ where
 {
     service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        if let Some(shown) = &shown {
-            request.extensions_mut().insert(shown.clone());
+        if let TransportSecurity::Tls(shown) = &security {
+            request.extensions_mut().insert(TlsConnection);
+            if let Some(shown) = shown {
+                request.extensions_mut().insert(shown.clone());
+            }
         }
         let (in_flight, response) = (open.request(), service.clone().oneshot(request));
         async move { Ok(response.await?.map(|body| CountedBody::new(body, in_flight))) }

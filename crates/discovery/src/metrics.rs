@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 pub struct PlainCounter(Arc<AtomicU64>);
 
 impl PlainCounter {
-    fn add(&self, more: u64) {
+    pub(crate) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 }

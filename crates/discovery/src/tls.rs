@@ -1,22 +1,25 @@
-//! Certificates of the TLS port, reloaded when their files change. Open connections keep the old certificates. If a file
-//! cannot be used, the last good certificates stay in use.
+//! Certificates of the TLS port: from files, reloaded when they change, or issued by the own CA. Open connections keep the
+//! old certificates. If a file cannot be used, the last good certificates stay in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use arc_swap::ArcSwap;
-use rustls::RootCertStore;
-use rustls::ServerConfig;
+use arc_swap::ArcSwapOption;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use sources::disk;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
+use trust::certificate::Certificate;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::args::TlsFlags;
@@ -28,12 +31,33 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// Certificate files and the TLS configuration made from them.
+/// An extension of each request over TLS.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsConnection;
+
+/// The TLS configuration, and the files it is made from.
 pub struct Certificates {
-    files: TlsFiles,
-    config: ArcSwap<ServerConfig>,
+    /// `None` if the own CA issues the certificate.
+    files: Option<TlsFiles>,
+    /// `None` until the CA has issued the first certificate.
+    config: ArcSwapOption<ServerConfig>,
     /// Digest of the files when they were first read.
     first: Digest,
+}
+
+/// Returns the mesh's trust domain, which may change.
+pub(crate) type TrustDomain = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// A certificate that the own CA issued to this server.
+pub(crate) struct OwnCertificate {
+    /// DER of the certificate and its intermediates.
+    pub(crate) chain: Vec<Vec<u8>>,
+    /// DER of the key in PKCS #8.
+    pub(crate) key: zeroize::Zeroizing<Vec<u8>>,
+    /// DER of the roots that client certificates are verified with.
+    pub(crate) roots: Vec<Vec<u8>>,
+    /// Of client certificates.
+    pub(crate) trust_domain: TrustDomain,
 }
 
 /// Hash of each file's content: symlink swaps, copies and renames are all detected.
@@ -62,30 +86,51 @@ impl Certificates {
         };
         // Taken before reading, so that a change in between is noticed.
         let first = digest(&files);
-        let config = ArcSwap::from(config(&files)?);
-        Ok(Some(Arc::new(Certificates { files, config, first })))
+        let config = ArcSwapOption::from(Some(config(&files)?));
+        Ok(Some(Arc::new(Certificates { files: Some(files), config, first })))
     }
 
-    /// An acceptor with the newest certificates.
-    pub fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.config.load_full())
+    /// Without a certificate: the own CA issues it.
+    pub(crate) fn pending() -> Arc<Certificates> {
+        Arc::new(Certificates { files: None, config: ArcSwapOption::empty(), first: Digest::new() })
+    }
+
+    /// Uses a certificate of the own CA from now on.
+    pub(crate) fn publish(&self, own: OwnCertificate) -> Result<()> {
+        let chain = own.chain.into_iter().map(CertificateDer::from).collect();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.key.to_vec()));
+        let roots = verifier(own.roots.into_iter().map(CertificateDer::from))?;
+        let verifier = Arc::new(MeshClientVerifier { inner: roots, trust_domain: own.trust_domain });
+        self.config.store(Some(server_config(Some(verifier), chain, key)?));
+        Ok(())
+    }
+
+    /// Whether client certificates are verified.
+    pub(crate) fn verifies_clients(&self) -> bool {
+        self.files.as_ref().is_none_or(|files| files.authorities.is_some())
+    }
+
+    /// An acceptor with the newest certificates; `None` until there is one.
+    pub fn acceptor(&self) -> Option<TlsAcceptor> {
+        self.config.load_full().map(TlsAcceptor::from)
     }
 
     /// Reloads changed files until cancelled.
     pub async fn watch(self: Arc<Self>, cancel: CancellationToken) {
+        let Some(own_files) = &self.files else { return };
         let mut seen = self.first.clone();
         while cancel.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
-            let files = self.files.clone();
+            let files = own_files.clone();
             // Fails only at shutdown.
             let Ok(now) = tokio::task::spawn_blocking(move || digest(&files)).await else { return };
             if now == seen {
                 continue;
             }
             // Between the replacement of the certificate and of its key the pair does not match; that is an error once.
-            match config(&self.files) {
+            match config(own_files) {
                 Ok(config) => {
-                    self.config.store(config);
-                    info!(file = %self.files.chain.display(), "reloaded TLS certificates");
+                    self.config.store(Some(config));
+                    info!(file = %own_files.chain.display(), "reloaded TLS certificates");
                 }
                 Err(error) => {
                     warn!(error = format!("{error:#}"), "could not reload TLS certificates; keeping the last good ones")
@@ -111,26 +156,108 @@ fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
     let unreadable = || format!("could not read a private key from {}", files.key.display());
     let key = PrivateKeyDer::from_pem_slice(&disk::content(&files.key).with_context(unreadable)?);
     let key = key.with_context(unreadable)?;
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-    let builder = match &files.authorities {
-        None => builder.with_no_client_auth(),
+    let verifier = match &files.authorities {
+        None => None,
         Some(file) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
-                roots
-                    .add(certificate)
-                    .with_context(|| format!("could not use a CA certificate of {}", file.display()))?;
-            }
-            // Optional: agents authenticate with a token until they have a certificate.
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
+            let found = verifier(certificates(file)?.into_iter());
+            Some(found.with_context(|| format!("could not use a CA certificate of {}", file.display()))?)
         }
     };
-    let config = builder.with_single_cert(chain, key);
-    let mut config = config.with_context(|| format!("could not use the certificate {}", files.chain.display()))?;
+    server_config(verifier, chain, key)
+        .with_context(|| format!("could not use the certificate {}", files.chain.display()))
+}
+
+/// Verifies client certificates. They are optional: agents authenticate with a token until they have one.
+fn verifier(roots: impl Iterator<Item = CertificateDer<'static>>) -> Result<Arc<dyn ClientCertVerifier>> {
+    let mut store = RootCertStore::empty();
+    for root in roots {
+        store.add(root)?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider);
+    Ok(builder.allow_unauthenticated().build()?)
+}
+
+fn server_config(
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder = match verifier {
+        None => builder.with_no_client_auth(),
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+    };
+    let mut config = builder.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// Verifies client certificates of the mesh: in addition to a good chain they must have exactly one URI, a SPIFFE
+/// identity of the mesh's trust domain.
+struct MeshClientVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    trust_domain: TrustDomain,
+}
+
+impl std::fmt::Debug for MeshClientVerifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MeshClientVerifier").finish_non_exhaustive()
+    }
+}
+
+impl ClientCertVerifier for MeshClientVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.inner.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.inner.verify_client_cert(leaf, intermediates, now)?;
+        let identity = Certificate::from_der(leaf).and_then(|leaf| leaf.identity().ok());
+        match identity {
+            Some(identity) if identity.trust_domain == (self.trust_domain)() => Ok(verified),
+            other => {
+                debug!(identity = ?other, "refused a client certificate without an identity of the mesh");
+                Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {

@@ -237,6 +237,44 @@ knobs! {
     resource_bytes: u32 = 32 * 1024 * 1024, "PILOTAGE_RESOURCE_BYTES";
     /// Maximum size of all resources of one type of one proxy.
     push_bytes: u32 = 256 * 1024 * 1024, "PILOTAGE_PUSH_BYTES";
+    /// Run a certificate authority and serve certificates on the TLS port.
+    ca_server: bool = true, "ENABLE_CA_SERVER";
+    /// Folder of a plugged-in CA: `ca-cert.pem`, `ca-key.pem`, `cert-chain.pem` and `root-cert.pem`, or `tls.crt`,
+    /// `tls.key` and `ca.crt`. Without these files the CA has a self-signed root.
+    ca_folder: Str = "./etc/cacerts".into(), "ROOT_CA_DIR";
+    /// Lifetime of a self-signed root.
+    root_lifetime: Milliseconds = Milliseconds::days(3650), "CITADEL_SELF_SIGNED_CA_CERT_TTL";
+    /// RSA bits of the key of a new self-signed root; 0 for ECDSA on P-256.
+    root_rsa_bits: u32 = 0, "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE";
+    /// How often the age of a self-signed root is checked. Changes by other replicas are noticed within a minute.
+    root_check: Milliseconds = Milliseconds(3_600_000), "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL";
+    /// A self-signed root is replaced when this percentage of its lifetime is left.
+    root_grace: Percent = Percent(2000), "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE";
+    /// Minimum time of each step in which a self-signed root is replaced; 0 for the default lifetime of certificates.
+    rotation_step: Milliseconds = Milliseconds(0), "PILOTAGE_ROOT_ROTATION_STEP";
+    /// Lifetime of workload certificates if the request has none.
+    leaf_lifetime: Milliseconds = Milliseconds::days(1), "DEFAULT_WORKLOAD_CERT_TTL";
+    /// Requests for certificates with a longer lifetime are refused.
+    max_leaf_lifetime: Milliseconds = Milliseconds::days(90), "MAX_WORKLOAD_CERT_TTL";
+    /// Additional names of this server's certificate.
+    custom_hosts: NameList = NameList::default(), "ISTIOD_CUSTOM_HOST";
+    /// Audiences of Kubernetes tokens that authenticate workloads.
+    token_audiences: NameList = NameList::of("istio-ca"), "TOKEN_AUDIENCES";
+    /// Tokens of another issuer that authenticate workloads: JSON with `issuer`, `audiences` and `jwks_uri`, which may be
+    /// a `file:` URL.
+    jwt_rule: Str = "".into(), "JWT_RULE";
+    /// Peers whose `x-forwarded-client-cert` header authenticates workloads.
+    trusted_gateways: IpBlocks = IpBlocks::default(), "TRUSTED_GATEWAY_CIDR";
+    /// Require clients of the TLS port to authenticate.
+    xds_auth: bool = true, "XDS_AUTH";
+    /// Require clients of the plain-text port to authenticate too.
+    xds_auth_plaintext: bool = false, "XDS_AUTH_PLAINTEXT";
+    /// How often the identity of a connected client is checked again.
+    identity_recheck: Milliseconds = Milliseconds(1_800_000), "PILOTAGE_IDENTITY_RECHECK";
+    /// Token reviews per second that an API server is asked for.
+    token_review_rate: u32 = 200, "PILOTAGE_TOKEN_REVIEW_RATE";
+    /// Name of the ConfigMaps with the roots of the mesh.
+    root_config_map: Str = "istio-ca-root-cert".into(), "PILOT_CA_CERT_CONFIGMAP";
 }
 
 /// A percentage, stored in hundredths of a percent because floats cannot be hashed.
@@ -252,6 +290,16 @@ impl Percent {
 /// A duration in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Milliseconds(pub u64);
+
+impl Milliseconds {
+    const fn days(days: u64) -> Milliseconds {
+        Milliseconds(days * 24 * 3_600_000)
+    }
+
+    pub fn duration(self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.0)
+    }
+}
 
 /// Comma-separated CIDR blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -274,6 +322,10 @@ impl NameList {
 
     pub fn contains(&self, name: &str) -> bool {
         self.0.iter().any(|known| **known == *name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|name| &**name)
     }
 }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod ca_client;
 pub mod canonical;
 pub mod cases;
 pub mod certificates;

@@ -27,9 +27,15 @@ pub struct TlsClient(TlsConnector);
 impl TlsClient {
     /// Trusts the authority; `protocols` are offered by ALPN.
     pub fn new(trusted: &Authority, own: Option<&Certificate>, protocols: &[&str]) -> TlsClient {
+        TlsClient::trusting(&trusted.root(), own, protocols)
+    }
+
+    /// Trusts the root certificates of a PEM text.
+    pub fn trusting(trusted: &str, own: Option<&Certificate>, protocols: &[&str]) -> TlsClient {
         let mut roots = RootCertStore::empty();
-        let root = CertificateDer::from_pem_slice(trusted.root().as_bytes());
-        roots.add(root.unwrap_or_else(|e| panic!("no root: {e}"))).unwrap_or_else(|e| panic!("no root: {e}"));
+        for root in CertificateDer::pem_slice_iter(trusted.as_bytes()) {
+            roots.add(root.unwrap_or_else(|e| panic!("no root: {e}"))).unwrap_or_else(|e| panic!("no root: {e}"));
+        }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.unwrap_or_else(|e| panic!("no TLS: {e}")).with_root_certificates(roots);

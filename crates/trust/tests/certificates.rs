@@ -1,6 +1,8 @@
 //! Issuing and checking: what the CA signs is what the caller may have, and other libraries accept it. Keys, requests and
 //! authorities of `rcgen` are the other side.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! Rotation of a self-signed root: at any time all workloads can verify each other.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! Tokens: the right ones pass, every other one is refused.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use trust::key::{KeyKind, PrivateKey};

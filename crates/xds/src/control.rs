@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use api::envoy::config::core::v3::Node;
@@ -43,6 +44,11 @@ pub trait Client: Send + 'static {
     /// Whether `current` is cheap for this type, so that it may be called on the stream's own task.
     fn is_quick(&mut self, _kind: &TypeUrl) -> bool {
         false
+    }
+
+    /// Completes when the stream must end, with its status; by default never. Called once, before the first response.
+    fn ended(&self) -> Pin<Box<dyn Future<Output = Status> + Send>> {
+        Box::pin(std::future::pending())
     }
 
     /// Runs `adopt`, `current`, `observe` and `rejected`.

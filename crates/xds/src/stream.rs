@@ -156,7 +156,12 @@ async fn serve<C: Client, R: Request>(
     requests: &mut Requests,
     responses: &Sender,
 ) -> Status {
-    match exchange::<C, R>(session, node_id, requests, responses).await {
+    let ended = session.client.ended();
+    let exchanged = tokio::select! {
+        status = ended => return status,
+        exchanged = exchange::<C, R>(session, node_id, requests, responses) => exchanged,
+    };
+    match exchanged {
         Ok(session) => finish(session, responses).await.unwrap_or_else(|status| status),
         Err(status) => status,
     }

@@ -24,6 +24,7 @@ use super::Pages;
 use crate::metrics::short;
 use crate::serve::clients::Connection;
 use crate::serve::session::ControlPlane;
+use crate::trust::{Trust, unix_now};
 
 /// Not OpenMetrics, which does not allow counters without `_total`.
 pub(super) const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -48,6 +49,9 @@ fn text(pages: &Pages) -> Result<String, fmt::Error> {
 /// Metrics that are read on request.
 pub(super) fn current(pilot: Arc<ControlPlane>) -> Registry {
     let mut registry = Registry::default();
+    if let Some(trust) = &pilot.trust {
+        trust.metrics.register(&mut registry);
+    }
     registry.register_collector(Box::new(CurrentValues { pilot, started: Instant::now() }));
     registry
 }
@@ -69,6 +73,9 @@ impl Collector for CurrentValues {
         let routes = world.objects.of(Kind::VirtualService).count();
         gauge(&mut encoder, "pilot_services", "Services known", world.services.len() as f64)?;
         gauge(&mut encoder, "pilot_virt_services", "VirtualServices known", routes as f64)?;
+        if let Some(trust) = &self.pilot.trust {
+            trust_gauges(&mut encoder, trust)?;
+        }
         let uptime = self.started.elapsed().as_secs_f64();
         gauge(&mut encoder, "istiod_uptime_seconds", "Seconds since the start", uptime)?;
         let line = version::line();
@@ -201,6 +208,29 @@ fn version_label(version: Option<&str>) -> &str {
 
 /// Labels and value of a sample.
 type Labelled<'a> = (&'a [(&'a str, &'a str)], f64);
+
+/// Ends of certificates, and the step of a root's rotation.
+fn trust_gauges(encoder: &mut DescriptorEncoder<'_>, trust: &Trust) -> fmt::Result {
+    let Some(state) = trust.now() else { return Ok(()) };
+    let now = unix_now();
+    let roots = state.authority.roots().roots();
+    let root = roots.iter().map(|root| root.not_after).min().unwrap_or_default();
+    let chain = state.authority.chain().iter().map(|certificate| certificate.not_after).min().unwrap_or(root);
+    let own = trust.own_certificate().map_or(0, |own| own.not_after);
+    for (name, help, value) in [
+        ("citadel_server_root_cert_expiry_timestamp", "End of the first root that expires, since 1970", root),
+        ("citadel_server_root_cert_expiry_seconds", "Seconds until a root expires", root - now),
+        ("citadel_server_cert_chain_expiry_timestamp", "End of the signing chain, since 1970", chain),
+        ("citadel_server_cert_chain_expiry_seconds", "Seconds until the signing chain expires", chain - now),
+        ("pilotage_own_certificate_expiry_timestamp", "End of this server's certificate, since 1970", own),
+        ("pilotage_root_certificates", "Root certificates that the mesh trusts", roots.len() as i64),
+    ] {
+        gauge(encoder, name, help, value as f64)?;
+    }
+    let help = "Step of the replacement of a self-signed root: alone, announced or signing";
+    let current: &[(&str, &str)] = &[("step", state.step.name())];
+    labelled(encoder, "pilotage_root_rotation_step", help, &[(current, 1.0)])
+}
 
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
     let gauge = ConstGauge::new(value);

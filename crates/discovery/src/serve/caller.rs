@@ -4,10 +4,12 @@ use model::printable::excerpt;
 use model::proxy::Proxy;
 use model::settings::Knobs;
 use tonic::Status;
+use trust::identity::SpiffeId;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use xds::Peer;
 
 use crate::tls::ClientCertificates;
+use crate::trust::authenticate::Caller;
 
 /// Bytes of the node's namespace and account that an error repeats.
 const SHOWN: usize = 64;
@@ -49,11 +51,19 @@ pub(super) fn identified(peer: &Peer, proxy: &Proxy, knobs: &Knobs) -> Result<Op
 /// Whether a client may be sent secrets: if it has proved its identity, or if it uses the plain-text port and the
 /// operator declared the network trusted.
 pub(super) fn may_have_secrets(identity: Option<&Identity>, peer: &Peer, knobs: &Knobs) -> bool {
-    identity.is_some() || knobs.trust_plaintext && peer.extensions.get::<ClientCertificates>().is_none()
+    identity.is_some()
+        || knobs.trust_plaintext
+            && peer.extensions.get::<ClientCertificates>().is_none()
+            && peer.extensions.get::<Caller>().is_none()
 }
 
 /// Every identity in the client's certificate.
 fn shown(peer: &Peer) -> Vec<Identity> {
+    if let Some(caller) = peer.extensions.get::<Caller>() {
+        let identity =
+            |id: &SpiffeId| Identity { namespace: id.namespace.clone(), account: id.service_account.clone() };
+        return caller.identities.iter().map(identity).collect();
+    }
     let own = peer.extensions.get::<ClientCertificates>().and_then(|ClientCertificates(chain)| chain.first());
     own.map(|own| identities(own)).unwrap_or_default()
 }

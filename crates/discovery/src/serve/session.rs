@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
@@ -29,6 +30,10 @@ use crate::serve::rendered::RenderedView;
 use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
 use crate::serve::turns::Turns;
 use crate::serve::views::{Placement, Views, is_served};
+use crate::tls::TlsConnection;
+use crate::trust::Trust;
+use crate::trust::authenticate::Credentials;
+use crate::trust::recheck::{CheckedCaller, StreamAuthentication};
 
 /// Bytes of a rejection's message in the log; debug pages show more.
 const LOGGED_MESSAGE: usize = 1024;
@@ -48,6 +53,10 @@ pub struct ControlPlane {
     sources: SourceSet,
     debug: Arc<OnceLock<Debug>>,
     refusals: Refusals,
+    /// The certificate authority, if there is one.
+    pub(crate) trust: Option<Arc<Trust>>,
+    /// Set before anything is served; `None` if clients need not authenticate.
+    pub(crate) authentication: Option<StreamAuthentication>,
 }
 
 type MakeSet = dyn Fn(&TypeUrl) -> Option<Arc<ResourceSet>> + Send + Sync;
@@ -75,6 +84,8 @@ impl ControlPlane {
             sources,
             debug: Arc::default(),
             refusals: Refusals::default(),
+            trust: None,
+            authentication: None,
         }
     }
 
@@ -136,6 +147,18 @@ impl ControlPlane {
         }
     }
 
+    /// Authenticates a client and adds its identities to the peer. `None` if it need not authenticate.
+    async fn authenticated(&self, peer: &mut Peer) -> Result<Option<CheckedCaller>, Status> {
+        let Some(authentication) = &self.authentication else { return Ok(None) };
+        let is_encrypted = peer.extensions.get::<TlsConnection>().is_some();
+        if !is_encrypted && !authentication.plain_text_too {
+            return Ok(None);
+        }
+        let checked = authentication.authenticate(Credentials::new(&peer.headers, &peer.extensions)).await?;
+        peer.extensions.insert(checked.caller.clone());
+        Ok(Some(checked))
+    }
+
     /// Required sources that have not synced yet.
     pub fn missing_sources(&self) -> Vec<SourceId> {
         self.sources.unsynced(&self.world.now().snapshot.synced)
@@ -145,7 +168,7 @@ impl ControlPlane {
 impl Control for ControlPlane {
     type Client = Session;
 
-    async fn connect(&self, mut node: Node, peer: Peer) -> Result<Session, Status> {
+    async fn connect(&self, mut node: Node, mut peer: Peer) -> Result<Session, Status> {
         let is_near = peer.address.is_some_and(|address| address.ip().is_loopback());
         // istioctl, which only reads debug pages.
         let looking = node.id.strip_prefix("debug~").filter(|_| is_near).map(|rest| format!("sidecar~{rest}"));
@@ -155,6 +178,7 @@ impl Control for ControlPlane {
         if !is_served(proxy.kind) {
             return Err(Status::invalid_argument(format!("node type of {} is not served", proxy.id)));
         }
+        let checked = if is_looking { None } else { self.authenticated(&mut peer).await? };
         let missing = self.missing_sources();
         if let Some(first) = missing.first() {
             return Err(Status::unavailable(format!("waiting for source {} to sync", first.0)));
@@ -204,6 +228,7 @@ impl Control for ControlPlane {
             payer,
             may_have_secrets,
             executor,
+            checked,
         })
     }
 
@@ -260,6 +285,8 @@ pub struct Session {
     debug: Option<Arc<OnceLock<Debug>>>,
     /// Runs its work.
     executor: Executor,
+    /// Its credentials, which are checked again from time to time.
+    checked: Option<CheckedCaller>,
 }
 
 impl Session {
@@ -277,6 +304,13 @@ impl Client for Session {
         if self.snapshots.changed().await.is_err() {
             // The writer has ended because the server is stopping; there are no further snapshots.
             std::future::pending::<()>().await;
+        }
+    }
+
+    fn ended(&self) -> Pin<Box<dyn Future<Output = Status> + Send>> {
+        match self.checked.clone() {
+            Some(checked) => Box::pin(checked.ended()),
+            None => Box::pin(std::future::pending()),
         }
     }
 

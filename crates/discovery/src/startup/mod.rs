@@ -28,6 +28,7 @@ use crate::runtimes::Runtimes;
 use crate::serve::housekeeping;
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::SnapshotWriter;
+use crate::trust::{self, RunningTrust, TrustStart};
 use inputs::StartupInputs;
 pub use ports::BoundAddresses;
 use ports::BoundPorts;
@@ -106,15 +107,52 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
     let status_writer = inputs.kubernetes_registry().map(|access| {
         kubernetes::start_status_writer(&instance, access, &writer, sources.set.clone(), stop.sources.clone())
     });
-    let pilot = housekeeping::started(ControlPlane::new(writer, sources.set));
+    let trust = start_trust(args, &instance, environment, &inputs, &writer, &stop.sources)?;
+    let mut pilot = ControlPlane::new(writer, sources.set);
+    pilot.trust = trust.as_ref().map(|running| running.trust.clone());
+    pilot.authentication = trust.as_ref().and_then(|running| running.authentication.clone());
+    let pilot = housekeeping::started(pilot);
     let runtimes = Runtimes::start()?;
     let routes = grpc_routes(args, &instance, &pilot, runtimes.streams(), &stop.clients);
     let pages = pages(args, &instance, &pilot, &stop.clients);
-    let ports = BoundPorts::bind(args, inputs.certificates.is_some()).await?;
+    let (certificates, service) = match trust {
+        Some(running) => (running.certificates, running.service),
+        None => (None, None),
+    };
+    let ports = BoundPorts::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
-    let listeners =
-        ports.serve(&args.keepalive, routes, &pages, inputs.certificates, &runtimes.connections(), &stop.clients);
+    let secure_routes = routes.clone().with_certificates(service);
+    let (keepalive, connections) = (&args.keepalive, runtimes.connections());
+    let listeners = ports.serve(keepalive, routes, secure_routes, &pages, certificates, &connections, &stop.clients);
     Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _runtimes: runtimes })
+}
+
+/// Starts the certificate authority and authentication. `None` if no port uses them.
+fn start_trust(
+    args: &DiscoveryFlags,
+    instance: &Instance,
+    environment: Environment<'_>,
+    inputs: &StartupInputs,
+    writer: &SnapshotWriter,
+    stop: &CancellationToken,
+) -> Result<Option<RunningTrust>> {
+    let is_used = !args.secure_grpc_addr.is_empty() || inputs.settings.knobs.xds_auth_plaintext;
+    if !is_used {
+        return Ok(None);
+    }
+    let snapshots = writer.snapshots();
+    let options = TrustStart {
+        settings: &inputs.settings,
+        ca_folder: args.ca_folder.clone(),
+        api_server: inputs.api_server.clone(),
+        namespace: instance.namespace(),
+        revision: &environment("REVISION").unwrap_or_default(),
+        cluster_aliases: args.cluster_aliases.clone(),
+        trust_domain: Arc::new(move || snapshots.borrow().snapshot.settings.mesh.trust_domain.clone()),
+        changes: writer.changes(),
+        given: inputs.certificates.clone(),
+    };
+    trust::start(options, stop).map(Some)
 }
 
 fn grpc_routes(

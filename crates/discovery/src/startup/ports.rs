@@ -38,7 +38,7 @@ impl BoundPorts {
     /// Binds all ports. If one fails, none is served.
     pub(super) async fn bind(args: &DiscoveryFlags, has_certificates: bool) -> Result<BoundPorts> {
         if !has_certificates && !args.secure_grpc_addr.is_empty() {
-            info!("secure gRPC port is off: --tlsCertFile and --tlsKeyFile are not set");
+            info!("secure gRPC port is off: there is no certificate authority, and --tlsCertFile is not set");
         }
         let secure = if has_certificates { &*args.secure_grpc_addr } else { "" };
         Ok(BoundPorts {
@@ -64,6 +64,7 @@ impl BoundPorts {
         self,
         keepalive: &KeepaliveFlags,
         routes: ChargedRoutes,
+        secure_routes: ChargedRoutes,
         pages: &Pages,
         certificates: Option<Arc<Certificates>>,
         runtime: &Handle,
@@ -77,11 +78,12 @@ impl BoundPorts {
         let page_options = |name: &'static str| ConnectionOptions::pages(Connections::of_pages(name, limits.pages));
         let tasks = TaskTracker::new();
         if let Some(socket) = self.grpc {
-            tasks.spawn_on(socket.serve(routes.clone(), grpc_options.clone(), None, stop.clone()), runtime);
+            tasks.spawn_on(socket.serve(routes, grpc_options.clone(), None, stop.clone()), runtime);
         }
         if let (Some(socket), Some(certificates)) = (self.secure_grpc, certificates) {
             tokio::spawn(certificates.clone().watch(stop.clone()));
-            tasks.spawn_on(socket.serve(routes, grpc_options, Some(certificates), stop.clone()), runtime);
+            let serving = socket.serve(secure_routes, grpc_options, Some(certificates), stop.clone());
+            tasks.spawn_on(serving, runtime);
         }
         if let Some(socket) = self.http {
             let router = http::discovery_router(pages);

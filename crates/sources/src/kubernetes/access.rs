@@ -54,6 +54,11 @@ impl Access {
         Access { method: AccessMethod::KubeconfigUpdates(kubeconfig), bucket: TokenBucket::new(rate_limit) }
     }
 
+    /// The same access with a separate rate limit, so that its requests do not wait for others.
+    pub fn with_own_rate_limit(&self, rate_limit: Option<RateLimit>) -> Access {
+        Access { method: self.method.clone(), bucket: TokenBucket::new(rate_limit) }
+    }
+
     pub(super) fn rate_limit(&self) -> Option<RateLimit> {
         self.bucket.rate_limit()
     }

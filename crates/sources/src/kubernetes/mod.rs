@@ -28,4 +28,5 @@ mod service;
 pub mod session;
 mod slice;
 pub mod source;
+pub mod trust_objects;
 mod watch;

@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("discovery", &["api", "cli", "model", "scope", "translate", "trust", "xds", "sources"]),
     ("agent", &["api", "cli", "model", "trust", "xds"]),
     ("pilotctl", &["model", "trust"]),
-    ("testkit", &["api", "xds"]),
+    ("testkit", &["api", "trust", "xds"]),
     ("xtask", &[]),
 ];
 

@@ -9,6 +9,7 @@ mod over_xds;
 mod pilotage;
 mod scope;
 mod status;
+mod trust;
 
 use api::TypeUrl;
 use axum::Router;
@@ -86,6 +87,12 @@ const PAGES: &[DebugPage] = &[
     DebugPage { name: "sources", help: "Health of each source of configuration and services", make: pilotage::sources },
     DebugPage { name: "syncz", help: "Sent and acknowledged versions of each proxy", make: clients::syncz },
     DebugPage { name: "telemetryz", help: "Telemetry objects by namespace", make: mesh::telemetryz },
+    DebugPage {
+        name: "trustz",
+        help: "The certificate authority, its roots and this server's certificate; POST with ?rotate=true begins to \
+               replace a self-signed root",
+        make: trust::trustz,
+    },
 ];
 
 /// The query of a request.
@@ -101,6 +108,11 @@ impl PageQuery {
     /// machine send a GET. Upstream accepts both.
     fn is_push(&self) -> bool {
         self.get("push") == Some("true")
+    }
+
+    /// Whether the request changes something.
+    fn is_command(&self) -> bool {
+        self.is_push() || self.get("rotate") == Some("true")
     }
 
     fn layout(&self) -> Layout {
@@ -146,8 +158,8 @@ async fn page(
         Ok(Query(query)) => PageQuery(query),
         Err(_) => return PageResponse::refused(StatusCode::BAD_REQUEST, "could not parse the query").into_response(),
     };
-    if query.is_push() && method != Method::POST {
-        let refused = PageResponse::refused(StatusCode::METHOD_NOT_ALLOWED, "could not push by GET; use POST");
+    if query.is_command() && method != Method::POST {
+        let refused = PageResponse::refused(StatusCode::METHOD_NOT_ALLOWED, "could not do this by GET; use POST");
         return ([(ALLOW, "POST")], refused).into_response();
     }
     let layout = query.layout();

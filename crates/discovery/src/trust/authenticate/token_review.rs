@@ -1,0 +1,150 @@
+//! Kubernetes tokens: the API server reviews them, because a signature alone does not show that an account or pod was
+//! deleted. Reviews have their own request budget and are remembered for some seconds.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sources::kubernetes::access::Access;
+use sources::kubernetes::trust_objects::{ReviewedUser, TrustObjects};
+use tokio::sync::OnceCell;
+use trust::identity::SpiffeId;
+use trust::token;
+
+use super::super::metrics::TrustMetrics;
+use super::super::unix_now;
+use super::{Caller, Reason};
+
+/// How long an accepted and a refused token are remembered.
+const ACCEPTED: Duration = Duration::from_secs(10);
+const REFUSED: Duration = Duration::from_secs(2);
+/// Tokens remembered at the same time.
+const MAX_REMEMBERED: usize = 10_000;
+/// Time for a review, with the wait for the budget.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Group of all service accounts.
+const GROUP: &str = "system:serviceaccounts";
+
+/// Reviews tokens with the API server of one cluster.
+pub(crate) struct TokenReviewer {
+    access: Access,
+    client: OnceCell<TrustObjects>,
+    audiences: Vec<String>,
+    /// Names of this cluster.
+    clusters: Vec<String>,
+    remembered: Mutex<HashMap<u128, (Instant, Option<ReviewedUser>)>>,
+    /// Differs between processes, so that no one can search for tokens with the same hash.
+    seed: u64,
+    metrics: TrustMetrics,
+}
+
+impl TokenReviewer {
+    pub(crate) fn new(
+        access: Access,
+        audiences: Vec<String>,
+        clusters: Vec<String>,
+        metrics: TrustMetrics,
+    ) -> TokenReviewer {
+        let (client, remembered) = (OnceCell::new(), Mutex::default());
+        TokenReviewer { access, client, audiences, clusters, remembered, seed: fastrand::u64(..), metrics }
+    }
+
+    pub(super) async fn review(
+        &self,
+        token: &str,
+        cluster: Option<&str>,
+        trust_domain: &str,
+    ) -> Result<Caller, Reason> {
+        if let Some(other) = cluster.filter(|name| !self.clusters.iter().any(|own| own == name)) {
+            let shown: String = other.chars().take(64).collect();
+            return Err(Reason::Refused(format!("cluster {shown:?} is not known")));
+        }
+        if token.len() > token::MAX_BYTES {
+            return Err(Reason::Refused(format!("it has {} bytes", token.len())));
+        }
+        // The API server decides; this only avoids a question whose answer is known.
+        let expires = token::unverified_expiry(token);
+        if expires.is_some_and(|end| end <= unix_now()) {
+            return Err(Reason::Expired("it has expired".to_owned()));
+        }
+        let user = match self.recall(token) {
+            Some(user) => user,
+            None => self.ask(token).await?,
+        };
+        let user = user.ok_or_else(|| Reason::refused("the API server does not accept it"))?;
+        let identity = identity(&user, &self.audiences, trust_domain)?;
+        Ok(Caller { identities: vec![identity], expires })
+    }
+
+    fn recall(&self, token: &str) -> Option<Option<ReviewedUser>> {
+        let remembered = self.remembered.lock();
+        let (at, user) = remembered.get(&self.key(token))?;
+        let limit = if user.is_some() { ACCEPTED } else { REFUSED };
+        (at.elapsed() < limit).then(|| user.clone())
+    }
+
+    async fn ask(&self, token: &str) -> Result<Option<ReviewedUser>, Reason> {
+        self.metrics.reviews.add(1);
+        let asked = tokio::time::timeout(TIMEOUT, async {
+            let client = self.client.get_or_try_init(|| TrustObjects::connect(self.access.clone())).await?;
+            client.review(token, &self.audiences).await
+        });
+        let user = match asked.await {
+            Ok(Ok(user)) => user,
+            Ok(Err(error)) => return Err(self.unavailable(&error.to_string())),
+            Err(_) => return Err(self.unavailable("no response in time")),
+        };
+        let mut remembered = self.remembered.lock();
+        if remembered.len() >= MAX_REMEMBERED {
+            remembered.retain(|_, (at, _)| at.elapsed() < ACCEPTED);
+        }
+        if remembered.len() < MAX_REMEMBERED {
+            remembered.insert(self.key(token), (Instant::now(), user.clone()));
+        }
+        Ok(user)
+    }
+
+    fn unavailable(&self, reason: &str) -> Reason {
+        self.metrics.failed_reviews.add(1);
+        Reason::Unavailable(format!("the API server could not review it: {reason}"))
+    }
+
+    fn key(&self, token: &str) -> u128 {
+        xxhash_rust::xxh3::xxh3_128_with_seed(token.as_bytes(), self.seed)
+    }
+}
+
+/// The identity of a reviewed user: a service account, for one of the audiences that were asked for.
+fn identity(user: &ReviewedUser, audiences: &[String], trust_domain: &str) -> Result<SpiffeId, Reason> {
+    if !user.groups.iter().any(|group| group == GROUP) {
+        return Err(Reason::refused("it is not of a service account"));
+    }
+    // An API server that ignores audiences returns none: then the token may be for any.
+    if !user.audiences.iter().any(|audience| audiences.contains(audience)) {
+        return Err(Reason::refused("the API server did not confirm the audience"));
+    }
+    SpiffeId::of_service_account(&user.name, trust_domain).map_err(Reason::refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use sources::kubernetes::trust_objects::ReviewedUser;
+
+    use super::identity;
+
+    #[test]
+    fn only_service_accounts_of_the_audience_have_an_identity() {
+        let of = |name: &str, groups: &[&str], audiences: &[&str]| {
+            let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            let user = ReviewedUser { name: name.to_owned(), groups: texts(groups), audiences: texts(audiences) };
+            identity(&user, &["istio-ca".to_owned()], "td").ok().map(|id| id.to_string())
+        };
+        let (account, group) = ("system:serviceaccount:shop:cart", &["system:serviceaccounts"]);
+        assert_eq!(of(account, group, &["istio-ca"]).as_deref(), Some("spiffe://td/ns/shop/sa/cart"));
+        assert_eq!(of(account, &["system:masters"], &["istio-ca"]), None);
+        assert_eq!(of(account, group, &[]), None);
+        assert_eq!(of(account, group, &["https://kubernetes.default.svc"]), None);
+        assert_eq!(of("admin", group, &["istio-ca"]), None);
+        assert_eq!(of("system:serviceaccount:a:b:c", group, &["istio-ca"]), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! The certificate authority of the mesh and who its clients are. `authority` runs the CA, `serving` makes this server's
+//! own certificate, `service` answers requests for certificates, `authenticate` finds out who a caller is.
+
+pub(crate) mod authenticate;
+mod authority;
+mod ca_folder;
+mod config_maps;
+mod lifetimes;
+pub(crate) mod metrics;
+mod problems;
+pub(crate) mod recheck;
+mod root_store;
+pub(crate) mod service;
+mod serving;
+mod start;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Notify, watch};
+use trust::authority::SigningAuthority;
+use trust::certificate::Certificate;
+use trust::rotation::RotationStep;
+
+pub(crate) use start::{RunningTrust, TrustStart, start};
+
+use metrics::TrustMetrics;
+use problems::TrustProblems;
+
+/// The CA at one moment.
+#[derive(Debug)]
+pub(crate) struct TrustState {
+    pub(crate) authority: Arc<SigningAuthority>,
+    /// Where the CA comes from: a Secret, file or folder.
+    pub(crate) place: String,
+    pub(crate) is_plugged_in: bool,
+    /// Step of a rotation of a self-signed root, and its start in seconds since 1970.
+    pub(crate) step: RotationStep,
+    pub(crate) since: i64,
+}
+
+/// The CA, shared by all that use it.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    state: watch::Sender<Option<Arc<TrustState>>>,
+    /// This server's own certificate.
+    own: watch::Sender<Option<Certificate>>,
+    rotation_requested: AtomicBool,
+    wake: Notify,
+    pub(crate) metrics: TrustMetrics,
+    pub(crate) problems: TrustProblems,
+}
+
+impl Trust {
+    pub(crate) fn new(problems: TrustProblems) -> Arc<Trust> {
+        Arc::new(Trust {
+            state: watch::Sender::new(None),
+            own: watch::Sender::new(None),
+            rotation_requested: AtomicBool::new(false),
+            wake: Notify::new(),
+            metrics: TrustMetrics::default(),
+            problems,
+        })
+    }
+
+    /// The CA now; `None` until it is loaded.
+    pub(crate) fn now(&self) -> Option<Arc<TrustState>> {
+        self.state.borrow().clone()
+    }
+
+    pub(crate) fn own_certificate(&self) -> Option<Certificate> {
+        self.own.borrow().clone()
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Option<Arc<TrustState>>> {
+        self.state.subscribe()
+    }
+
+    fn publish(&self, state: TrustState) {
+        self.state.send_if_modified(|current| {
+            let is_same = current.as_ref().is_some_and(|current| {
+                current.authority.certificate() == state.authority.certificate()
+                    && current.authority.roots() == state.authority.roots()
+                    && current.authority.chain() == state.authority.chain()
+                    && current.step == state.step
+            });
+            if !is_same {
+                tracing::info!(
+                    place = state.place,
+                    roots = state.authority.roots().roots().len(),
+                    step = state.step.name(),
+                    "certificate authority is ready"
+                );
+                *current = Some(Arc::new(state));
+            }
+            !is_same
+        });
+    }
+
+    /// Begins to replace a self-signed root. Returns false for a plugged-in CA, which its owner replaces.
+    pub(crate) fn request_rotation(&self) -> bool {
+        let is_own = self.now().is_some_and(|state| !state.is_plugged_in && state.step == RotationStep::Alone);
+        if is_own {
+            self.rotation_requested.store(true, Ordering::Relaxed);
+            self.wake.notify_one();
+        }
+        is_own
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

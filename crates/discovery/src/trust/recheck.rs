@@ -1,0 +1,108 @@
+//! Checks the identity of a connected client again: when its token or certificate ends, and at least every half hour. A
+//! client that no longer passes loses its stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::Status;
+use tracing::info;
+
+use super::authenticate::{AuthFailure, Authenticator, Caller, Credentials};
+use super::metrics::TrustMetrics;
+use super::unix_now;
+
+/// A check that cannot be made, because the API server does not respond, is repeated at this interval for this long.
+const RETRY: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Authenticates the clients of xDS streams.
+#[derive(Clone)]
+pub(crate) struct StreamAuthentication {
+    pub(crate) authenticator: Arc<Authenticator>,
+    pub(crate) metrics: TrustMetrics,
+    pub(crate) interval: Duration,
+    /// Clients of the plain-text port must authenticate too.
+    pub(crate) plain_text_too: bool,
+}
+
+/// The identity of a client and how to check it again.
+#[derive(Clone)]
+pub(crate) struct CheckedCaller {
+    pub(crate) caller: Caller,
+    credentials: Credentials,
+    authentication: StreamAuthentication,
+}
+
+impl std::fmt::Debug for StreamAuthentication {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamAuthentication").field("interval", &self.interval).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for CheckedCaller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CheckedCaller").field("caller", &self.caller).finish_non_exhaustive()
+    }
+}
+
+impl StreamAuthentication {
+    pub(crate) async fn authenticate(&self, credentials: Credentials) -> Result<CheckedCaller, Status> {
+        let caller = self.authenticator.authenticate(&credentials).await.map_err(|failure| refused(&failure))?;
+        Ok(CheckedCaller { caller, credentials, authentication: self.clone() })
+    }
+}
+
+fn refused(failure: &AuthFailure) -> Status {
+    info!(reasons = failure.reasons.join("; "), "refused a stream: its client could not be authenticated");
+    Status::unauthenticated("authentication failure")
+}
+
+impl CheckedCaller {
+    /// Completes when the client no longer passes.
+    pub(crate) async fn ended(self) -> Status {
+        let mut expires = self.caller.expires;
+        loop {
+            tokio::time::sleep(self.pause(expires)).await;
+            match self.check().await {
+                Ok(caller) if caller.identities == self.caller.identities => expires = caller.expires,
+                Ok(_) => return self.close("identity", "the token is of another identity now".to_owned()),
+                Err(failure) => {
+                    let reason = match (failure.is_unavailable, failure.is_expired) {
+                        (_, true) => "expired",
+                        (true, _) => "unavailable",
+                        _ => "refused",
+                    };
+                    return self.close(reason, failure.reasons.join("; "));
+                }
+            }
+        }
+    }
+
+    /// Until the next check: the end of the token or certificate, at most the interval with some jitter.
+    fn pause(&self, expires: Option<i64>) -> Duration {
+        let interval = self.authentication.interval.mul_f64(0.9 + 0.1 * fastrand::f64());
+        let left = expires.map(|end| Duration::from_secs(u64::try_from(end.saturating_sub(unix_now())).unwrap_or(0)));
+        // One second later the token has surely expired by the clock of the API server.
+        left.map_or(interval, |left| interval.min(left + Duration::from_secs(1)))
+    }
+
+    async fn check(&self) -> Result<Caller, AuthFailure> {
+        let begun = Instant::now();
+        loop {
+            match self.authentication.authenticator.authenticate(&self.credentials).await {
+                Err(failure) if failure.is_unavailable && !failure.is_expired && begun.elapsed() < PATIENCE => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn close(&self, label: &'static str, reason: String) -> Status {
+        self.authentication.metrics.closed_stream(label);
+        let identity = self.caller.identities.first().map(ToString::to_string).unwrap_or_default();
+        info!(identity, reason, "closing a stream: its client no longer passes authentication");
+        Status::unauthenticated("authentication failure: the credentials of this stream are no longer valid")
+    }
+}

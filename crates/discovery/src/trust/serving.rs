@@ -1,0 +1,114 @@
+//! This server's own certificate: issued by the CA, renewed at half of its life and when the CA changes. Client
+//! certificates are verified with the CA's current roots.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+use trust::authority::{IssueError, SigningAuthority};
+
+use trust::certificate::Certificate;
+use trust::issue::SubjectName;
+use trust::key::{KeyFormat, PrivateKey, random_serial};
+use trust::lifetime;
+
+use super::problems::Topic;
+use super::{Trust, unix_now};
+use crate::tls::{Certificates, OwnCertificate, TrustDomain};
+
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What the certificate is to contain.
+pub(super) struct ServerCertificate {
+    pub(super) names: Vec<SubjectName>,
+    pub(super) lifetime: Duration,
+    pub(super) trust_domain: TrustDomain,
+}
+
+impl ServerCertificate {
+    /// Keeps the TLS port supplied with a certificate until cancelled.
+    pub(super) async fn run(self, trust: Arc<Trust>, certificates: Arc<Certificates>, stop: CancellationToken) {
+        let mut states = trust.subscribe();
+        loop {
+            let current = states.borrow_and_update().clone();
+            let pause = match current {
+                None => Duration::MAX,
+                Some(state) => match self.renew(&state.authority, &trust, &certificates) {
+                    Ok(pause) => pause,
+                    Err(error) => {
+                        let message = format!("could not renew the certificate of this server: {error}; retrying");
+                        trust.problems.error(Topic::OwnCertificate, message);
+                        RETRY
+                    }
+                },
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = states.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Issues a certificate and returns when to renew it.
+    fn renew(
+        &self,
+        authority: &SigningAuthority,
+        trust: &Trust,
+        certificates: &Certificates,
+    ) -> Result<Duration, RenewError> {
+        let now = unix_now();
+        let (issued, key) = authority.issue_with_key(&self.names, self.lifetime, now, random_serial()?)?;
+        let own = OwnCertificate {
+            chain: der_chain(&issued.certificate, authority.chain()),
+            key: pem_der(&key)?,
+            roots: authority.roots().roots().iter().map(|root| root.der().to_vec()).collect(),
+            trust_domain: Arc::clone(&self.trust_domain),
+        };
+        certificates.publish(own)?;
+        info!(serial = issued.certificate.serial, "issued this server's certificate");
+        let delay = lifetime::renewal_delay(now, issued.certificate.not_after, 0.5, 0.05, fastrand::f64());
+        trust.own.send_replace(Some(issued.certificate));
+        trust.problems.solved(Topic::OwnCertificate);
+        Ok(delay.max(Duration::from_secs(1)))
+    }
+}
+
+/// Why the certificate cannot be renewed.
+#[derive(Debug, thiserror::Error)]
+enum RenewError {
+    #[error(transparent)]
+    Issue(#[from] IssueError),
+    #[error(transparent)]
+    Key(#[from] trust::key::KeyError),
+    #[error("could not configure TLS: {0:#}")]
+    Tls(#[from] anyhow::Error),
+}
+
+fn der_chain(leaf: &Certificate, intermediates: &[Certificate]) -> Vec<Vec<u8>> {
+    std::iter::once(leaf).chain(intermediates).map(|certificate| certificate.der().to_vec()).collect()
+}
+
+/// The key as PKCS #8.
+fn pem_der(key: &PrivateKey) -> Result<zeroize::Zeroizing<Vec<u8>>, trust::key::KeyError> {
+    let text = key.to_pem(KeyFormat::Pkcs8)?;
+    Ok(trust::pem::first_block(&text)?.content)
+}
+
+/// Names of this server's certificate, as in upstream.
+pub(super) fn server_names<'a>(
+    namespace: &str,
+    revision: &str,
+    custom: impl Iterator<Item = &'a str>,
+) -> Vec<SubjectName> {
+    let mut hosts: Vec<String> =
+        ["istiod", "istiod-remote", "istio-pilot"].iter().map(|name| format!("{name}.{namespace}.svc")).collect();
+    if !matches!(revision, "" | "default") {
+        hosts.push(format!("istiod-{revision}.{namespace}.svc"));
+    }
+    hosts.extend(custom.map(str::to_owned));
+    let mut names: Vec<SubjectName> = hosts.iter().map(|host| SubjectName::of_text(host)).collect();
+    names.dedup();
+    names
+}

@@ -1,0 +1,182 @@
+//! A plugged-in CA: both layouts, replaced while the server runs, and files that do not verify.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use testkit::ca_client::CaClient;
+use testkit::process::Process;
+use testkit::wait;
+
+use crate::fixture::{BINARY, FRONT, Mesh};
+
+/// A root and an intermediate under it.
+struct Ca {
+    root: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Ca {
+    fn new() -> Ca {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "root");
+        Ca { root: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
+    }
+
+    /// Certificate and key of a new intermediate.
+    fn intermediate(&self) -> (String, String) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.distinguished_name.push(DnType::CommonName, "intermediate");
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.root).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// Writes upstream's four files.
+    fn write(&self, folder: &Path, roots: &str) -> String {
+        let (certificate, key) = self.intermediate();
+        fs::create_dir_all(folder).unwrap();
+        for (name, text) in [
+            ("ca-cert.pem", &*certificate),
+            ("ca-key.pem", &key),
+            ("cert-chain.pem", &certificate),
+            ("root-cert.pem", roots),
+        ] {
+            fs::write(folder.join(name), text).unwrap();
+        }
+        certificate
+    }
+}
+
+/// The chain that a caller gets.
+async fn chain(mesh: &Mesh, roots: &str) -> Result<Vec<String>, String> {
+    let client = CaClient::new(mesh.secure, roots, None, Some(&mesh.token("front")));
+    client.certificate(FRONT, 0).await.map(|(_, reply)| reply).map_err(|refusal| format!("{refusal:?}"))
+}
+
+async fn until_signed_by(mesh: &Mesh, roots: &str, intermediate: &str) -> Vec<String> {
+    wait::until("a certificate of the new intermediate", async || {
+        let reply = chain(mesh, roots).await?;
+        if reply[1].trim() == intermediate.trim() { Ok(reply) } else { Err("of the old one".to_owned()) }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn both_layouts_are_read() {
+    let ca = Ca::new();
+    let folder = tempfile::tempdir().unwrap();
+    let intermediate = ca.write(&folder.path().join("cacerts"), &ca.root.pem());
+    let mesh = Mesh::start_in(folder, &[]).await;
+    let reply = until_signed_by(&mesh, &ca.root.pem(), &intermediate).await;
+    assert_eq!((reply.len(), &reply[2]), (3, &ca.root.pem().replace("\r\n", "\n")));
+    assert!(!mesh.path("ca").exists(), "no self-signed root was made");
+
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = ca.intermediate();
+    fs::create_dir(folder.path().join("cacerts")).unwrap();
+    for (name, text) in [("tls.crt", &certificate), ("tls.key", &key), ("ca.crt", &ca.root.pem())] {
+        fs::write(folder.path().join("cacerts").join(name), text).unwrap();
+    }
+    let mesh = Mesh::start_in(folder, &[]).await;
+    let reply = until_signed_by(&mesh, &ca.root.pem(), &certificate).await;
+    assert_eq!(reply.len(), 4, "leaf, intermediate, root and the bundle");
+}
+
+#[tokio::test]
+async fn a_root_is_replaced_in_three_steps_and_clients_follow() {
+    let (old, new) = (Ca::new(), Ca::new());
+    let folder = tempfile::tempdir().unwrap();
+    let cacerts = folder.path().join("cacerts");
+    let first = old.write(&cacerts, &old.root.pem());
+    let mesh = Mesh::start_in(folder, &[]).await;
+    until_signed_by(&mesh, &old.root.pem(), &first).await;
+    // Both are trusted, the new one signs.
+    let both = old.root.pem() + &new.root.pem();
+    let second = old.write(&cacerts, &both);
+    until_signed_by(&mesh, &both, &second).await;
+    let third = new.write(&cacerts, &both);
+    let reply = until_signed_by(&mesh, &both, &third).await;
+    assert_eq!(reply[2].matches("BEGIN CERTIFICATE").count(), 2);
+    // A certificate under the new root authenticates at once: the pool of the TLS port follows.
+    let client = CaClient::new(mesh.secure, &both, None, Some(&mesh.token("front")));
+    let (own, _) = client.certificate(FRONT, 0).await.unwrap();
+    let by_certificate = CaClient::new(mesh.secure, &both, Some(&own), None);
+    by_certificate.certificate(FRONT, 0).await.unwrap();
+    let fourth = new.write(&cacerts, &new.root.pem());
+    until_signed_by(&mesh, &new.root.pem(), &fourth).await;
+    CaClient::new(mesh.secure, &new.root.pem(), Some(&own), None).certificate(FRONT, 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn files_that_do_not_verify_leave_the_last_good_ca() {
+    let (ca, foreign) = (Ca::new(), Ca::new());
+    let folder = tempfile::tempdir().unwrap();
+    let cacerts = folder.path().join("cacerts");
+    let good = ca.write(&cacerts, &ca.root.pem());
+    let mesh = Mesh::start_in(folder, &[]).await;
+    let root = ca.root.pem();
+    until_signed_by(&mesh, &root, &good).await;
+    let restore = || {
+        for name in ["ca-cert.pem", "cert-chain.pem"] {
+            fs::write(cacerts.join(name), &good).unwrap();
+        }
+    };
+    let reported = async |text: &str| {
+        wait::until(text, async || {
+            let problems = mesh.page("/debug/problems").await;
+            if problems.contains(text) && problems.contains("last good") { Ok(()) } else { Err(problems) }
+        })
+        .await;
+        assert_eq!(chain(&mesh, &root).await.unwrap()[1], good, "{text}");
+    };
+    let key = fs::read_to_string(cacerts.join("ca-key.pem")).unwrap();
+    fs::write(cacerts.join("ca-key.pem"), foreign.intermediate().1).unwrap();
+    reported("the signing key does not match").await;
+    fs::write(cacerts.join("ca-key.pem"), &key[..key.len() / 2]).unwrap();
+    reported("could not read the signing key").await;
+    fs::remove_file(cacerts.join("ca-key.pem")).unwrap();
+    reported("incomplete signing CA bundle").await;
+    fs::write(cacerts.join("ca-key.pem"), &key).unwrap();
+    wait::until("no problem", async || {
+        let problems = mesh.page("/debug/problems").await;
+        if problems.contains("last good") { Err(problems) } else { Ok(()) }
+    })
+    .await;
+    foreign.write(&cacerts, &foreign.root.pem());
+    reported("nothing in common").await;
+    fs::write(cacerts.join("root-cert.pem"), &root).unwrap();
+    reported("does not lead to a root").await;
+    restore();
+    fs::write(cacerts.join("ca-key.pem"), &key).unwrap();
+    // A swap of links, as kubelet does it.
+    let next = mesh.path("next");
+    let swapped = ca.write(&next, &root);
+    fs::rename(&cacerts, mesh.path("before")).unwrap();
+    symlink(&next, &cacerts).unwrap();
+    until_signed_by(&mesh, &root, &swapped).await;
+}
+
+#[tokio::test]
+async fn an_incomplete_bundle_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("root-cert.pem"), Ca::new().root.pem()).unwrap();
+    let args = [
+        "discovery",
+        "--registries=",
+        "--configDir=.",
+        "--secureGRPCAddr=127.0.0.1:0",
+        "--grpcAddr=127.0.0.1:0",
+        "--httpAddr=",
+        "--monitoringAddr=",
+        "--httpsAddr=",
+    ];
+    let env = [("ROOT_CA_DIR".to_owned(), folder.path().display().to_string())];
+    let process = Process::start("pilot-discovery", Path::new(BINARY), &args, &env);
+    wait::until("the refusal", async || {
+        let output = process.output();
+        if output.contains("incomplete signing CA bundle detected") { Ok(()) } else { Err(output) }
+    })
+    .await;
+}

@@ -1,0 +1,127 @@
+//! A server with a CA in a folder, and tokens of an issuer whose keys are in a file.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::ca_client::{CaClient, Refusal};
+use testkit::certificates::Certificate;
+use testkit::client;
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::{ports, wait};
+use trust::key::{KeyKind, PrivateKey};
+use trust::token;
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_pilot-discovery");
+pub(crate) const FRONT: &str = "spiffe://cluster.local/ns/shop/sa/front";
+
+/// A running server.
+pub(crate) struct Mesh {
+    pub(crate) server: DiscoveryProcess,
+    pub(crate) secure: SocketAddr,
+    pub(crate) folder: TempDir,
+    issuer: PrivateKey,
+}
+
+impl Mesh {
+    /// Starts with a self-signed root.
+    pub(crate) async fn start(env: &[(&str, &str)]) -> Mesh {
+        let mesh = Mesh::start_in(tempfile::tempdir().unwrap(), env).await;
+        wait::until("the certificate of the server", async || {
+            let end = mesh.metric("pilotage_own_certificate_expiry_timestamp").await;
+            if end > 0.0 { Ok(()) } else { Err(mesh.page("/debug/trustz").await) }
+        })
+        .await;
+        mesh
+    }
+
+    /// Starts with files that are in the folder: `ca` is `--caDir`, `cacerts` is `ROOT_CA_DIR`.
+    pub(crate) async fn start_in(folder: TempDir, env: &[(&str, &str)]) -> Mesh {
+        let issuer = PrivateKey::generate(KeyKind::P256).unwrap();
+        let keys = folder.path().join("keys.json");
+        fs::write(&keys, token::key_set(&issuer, "test").unwrap()).unwrap();
+        let rule = json!({"issuer": "https://issuer.test", "audiences": ["istio-ca"],
+            "jwks_uri": format!("file://{}", keys.display())});
+        let secure = SocketAddr::from(([127, 0, 0, 1], ports::free()));
+        let mut all = vec![
+            ("JWT_RULE".to_owned(), rule.to_string()),
+            ("ROOT_CA_DIR".to_owned(), folder.path().join("cacerts").display().to_string()),
+        ];
+        all.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let options = DiscoveryOptions {
+            env: all,
+            args: vec![format!("--secureGRPCAddr={secure}"), format!("--caDir={}", folder.path().join("ca").display())],
+            ..DiscoveryOptions::default()
+        };
+        let server = DiscoveryProcess::start(BINARY, options).await;
+        Mesh { server, secure, folder, issuer }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The roots of the self-signed CA, once they are written.
+    pub(crate) async fn roots(&self) -> String {
+        let path = self.path("ca/root-cert.pem");
+        wait::until("the root certificate", async || fs::read_to_string(&path).map_err(|error| error.to_string())).await
+    }
+
+    /// A good token of a service account.
+    pub(crate) fn token(&self, account: &str) -> String {
+        self.token_with(account, json!({}))
+    }
+
+    /// A token with some claims replaced.
+    pub(crate) fn token_with(&self, account: &str, replaced: Value) -> String {
+        let mut claims = json!({"iss": "https://issuer.test", "aud": ["istio-ca"],
+            "sub": format!("system:serviceaccount:shop:{account}"), "exp": now() + 3600});
+        for (name, value) in replaced.as_object().unwrap() {
+            claims[name] = value.clone();
+        }
+        token::sign(&self.issuer, "test", &claims).unwrap()
+    }
+
+    /// A client with the token of service account `front`.
+    pub(crate) async fn client(&self) -> CaClient {
+        CaClient::new(self.secure, &self.roots().await, None, Some(&self.token("front")))
+    }
+
+    /// Fails if an honest caller gets no certificate.
+    pub(crate) async fn serves_an_honest_caller(&self) -> Certificate {
+        let client = self.client().await;
+        wait::until("a certificate", async || {
+            client.certificate(FRONT, 0).await.map_err(|refusal| format!("{refusal:?}"))
+        })
+        .await
+        .0
+    }
+
+    pub(crate) async fn page(&self, path: &str) -> String {
+        client::get(self.server.monitoring(), "discovery", path).await.unwrap().body
+    }
+
+    /// The value of a metric; 0 if it is missing.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let page = self.page("/metrics").await;
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+pub(crate) fn now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    since.as_secs() as i64
+}
+
+/// Asserts on the gRPC code of a refusal.
+pub(crate) fn assert_refused<T: std::fmt::Debug>(what: &str, result: Result<T, Refusal>, code: tonic::Code) {
+    match result {
+        Err((found, message)) if found == code as i32 => {
+            assert!(message.len() < 300, "{what}: {message}");
+        }
+        other => panic!("{what}: {other:?} instead of {code:?}"),
+    }
+}
