@@ -61,7 +61,7 @@ impl CaClient {
 
     /// Sends an encoded message.
     pub async fn call(&self, message: &[u8]) -> Result<Vec<String>, Refusal> {
-        let stream = self.tls.connect(self.address, &self.name).await.map_err(|error| (-1, error))?;
+        let stream = self.tls.connect(self.address, &self.name).await.map_err(|error| (-1, error.to_string()))?;
         call_over(stream, &self.headers, message).await
     }
 }
