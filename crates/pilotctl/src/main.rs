@@ -4,6 +4,7 @@
 
 mod analyze;
 mod demo;
+mod kube_inject;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,8 @@ enum PilotctlCommand {
     Analyze(analyze::AnalyzeOptions),
     /// Run a small shop on this machine: pilot-discovery and five workloads, each with a real Envoy
     Demo(demo::DemoOptions),
+    /// Add the proxy to workloads in a file
+    KubeInject(kube_inject::KubeInjectOptions),
 }
 
 #[tokio::main]
@@ -29,6 +32,7 @@ async fn main() -> ExitCode {
     let done = match Args::parse().command {
         PilotctlCommand::Analyze(options) => analyze::run(&options),
         PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
+        PilotctlCommand::KubeInject(options) => kube_inject::run(&options).await,
     };
     match done {
         Ok(status) => ExitCode::from(status),

@@ -1,10 +1,10 @@
-//! `model`, `scope` and `translate` touch no runtime, disk, environment, socket or clock,
+//! `model`, `scope`, `translate` and `inject` touch no runtime, disk, environment, socket or clock,
 //! and keep no state between calls.
 
 use super::super::tree::{SourceFile, Tree};
 use super::Finding;
 
-const CRATES: &[&str] = &["model", "scope", "translate"];
+const CRATES: &[&str] = &["model", "scope", "translate", "inject"];
 const NAMES: &[&str] = &[
     "tokio",
     "std :: fs",
