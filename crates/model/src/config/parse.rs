@@ -47,7 +47,6 @@ pub fn documents(text: &str, file: &str) -> Parsed {
         unreported.add(&mut parsed.problems);
     }
     parsed.problems.extend(unreported.summary(&file));
-    legacy::join(&mut parsed.objects);
     parsed
 }
 
@@ -81,7 +80,6 @@ impl UnreportedProblems {
 pub fn value(json: &Value, location: &FileLocation) -> Parsed {
     let mut parsed = Parsed::default();
     parsed.add(DocumentReader::of(json, location), None);
-    legacy::join(&mut parsed.objects);
     parsed
 }
 

@@ -2,11 +2,13 @@
 //! effect would become wider is rejected: a rule for some callers never becomes one for all.
 
 mod fields;
+mod marks;
 mod v1alpha2;
 
 use serde_json::{Map, Value, json};
 
-pub(crate) use v1alpha2::{join, kind};
+pub(crate) use marks::{only_names_subsets, precedence};
+pub(crate) use v1alpha2::kind;
 
 /// A kind of Istio 0.8 that later releases dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,9 @@ impl LegacyKind {
     /// A hint for users, in addition to the current equivalent.
     pub(crate) fn hint(self) -> &'static str {
         match self {
-            LegacyKind::RouteRule => " (rules for one destination are joined by precedence only within a file)",
+            LegacyKind::RouteRule => {
+                " (the routes of one destination belong in one VirtualService, highest precedence first)"
+            }
             _ => "",
         }
     }
@@ -75,7 +79,7 @@ pub(crate) fn convert(old: LegacyKind, entries: &Map<String, Value>) -> Result<L
 
 /// The documents as YAML, for users to replace the legacy one.
 pub(crate) fn print(documents: &[Value]) -> String {
-    let texts = documents.iter().filter_map(|document| serde_saphyr::to_string(&v1alpha2::shown(document)).ok());
+    let texts = documents.iter().filter_map(|document| serde_saphyr::to_string(&marks::unmarked(document)).ok());
     texts.map(|text| text.trim_end().to_owned()).collect::<Vec<_>>().join("\n---\n")
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::DestinationRule;
 
 use super::backend_policies;
+use crate::config::legacy::only_names_subsets;
 use crate::config::{Config, Kind, Spec};
 use crate::hashed::Hashed;
 use crate::host::{is_wildcard, resolve_short_name};
@@ -94,10 +95,11 @@ fn exported_to(export_to: &ExportTo, client: &Namespace) -> bool {
     export_to.is_public() || export_to.iter().any(|v| matches!(v, Visibility::Namespace(ns) if ns == client))
 }
 
-/// Rules with a workload selector first, then by age. The first rule wins a conflict.
+/// Rules with a workload selector first, then by age; those that only name the subsets of RouteRules last. The first
+/// rule wins a conflict.
 fn by_selector_and_age(objects: &AllObjects<'_>) -> Vec<Config<DestinationRule>> {
     let mut found: Vec<Config<DestinationRule>> = by_age!(objects, DestinationRule);
-    found.sort_by_key(|c| c.spec.workload_selector.is_none());
+    found.sort_by_key(|c| (c.spec.workload_selector.is_none(), only_names_subsets(&c.meta)));
     found
 }
 

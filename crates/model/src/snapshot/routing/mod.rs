@@ -3,6 +3,7 @@
 mod backend_policies;
 mod delegates;
 mod destination_rules;
+mod route_rules;
 mod virtual_services;
 
 use std::sync::Arc;

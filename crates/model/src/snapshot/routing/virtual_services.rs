@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::{Destination, HttpRoute, VirtualService};
 
 use super::delegates::{self, BudgetExceeded, DelegateBudget};
-use super::{Semantics, VirtualServiceRule};
+use super::{Semantics, VirtualServiceRule, route_rules};
 use crate::config::problem::Problem;
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::hashed::{Hashed, fingerprint};
@@ -47,6 +47,7 @@ pub(super) struct MergedService {
 pub(super) fn resolved(objects: &AllObjects<'_>, settings: &Settings, before: &MergeCache) -> ResolvedServices {
     let found: Vec<Config<VirtualService>> = by_age!(objects, VirtualService);
     let (roots, delegates): (Vec<_>, Vec<_>) = found.into_iter().partition(|c| !c.spec.hosts.is_empty());
+    let roots = roots.into_iter().map(|config| with_own_names(config, settings)).collect();
     let delegates: Delegates = delegates
         .into_iter()
         .map(|c| ((c.meta.namespace.clone(), c.meta.name.clone()), with_full_names(c, settings)))
@@ -59,7 +60,7 @@ pub(super) fn resolved(objects: &AllObjects<'_>, settings: &Settings, before: &M
         budgets: BTreeMap::new(),
         problems: Vec::new(),
     };
-    let rules = roots.into_iter().map(|config| Arc::new(merging.rule(config))).collect();
+    let rules = route_rules::joined(roots).into_iter().map(|config| Arc::new(merging.rule(config))).collect();
     ResolvedServices { rules, merges: merging.merges, problems: merging.problems }
 }
 
@@ -77,10 +78,8 @@ impl DelegateMerger<'_> {
     fn rule(&mut self, config: Config<VirtualService>) -> VirtualServiceRule {
         let export_to = ExportTo::parse(&config.spec.export_to);
         let config = match Semantics::of(&config.meta) {
-            // Names from the Gateway API are already fully qualified.
-            Semantics::Gateway => config,
-            Semantics::Ingress => with_full_names(config, self.settings),
-            Semantics::VirtualService => self.with_delegates(with_full_names(config, self.settings)),
+            Semantics::Gateway | Semantics::Ingress => config,
+            Semantics::VirtualService => self.with_delegates(config),
         };
         VirtualServiceRule { config, export_to }
     }
@@ -164,6 +163,14 @@ fn is_visible(delegate: &Config<VirtualService>, root: &Meta, settings: &Setting
     let written = ExportTo::parse(&delegate.spec.export_to);
     let default = settings.default_virtual_service_export();
     written.or(&default).admits(&delegate.meta.namespace, &root.namespace)
+}
+
+/// Resolves names, except those from the Gateway API, which are fully qualified already.
+fn with_own_names(config: Config<VirtualService>, settings: &Settings) -> Config<VirtualService> {
+    match Semantics::of(&config.meta) {
+        Semantics::Gateway => config,
+        Semantics::Ingress | Semantics::VirtualService => with_full_names(config, settings),
+    }
 }
 
 /// The VirtualService with fully qualified host and gateway names.

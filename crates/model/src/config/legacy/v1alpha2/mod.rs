@@ -10,9 +10,6 @@ mod service;
 
 use super::{LegacyConversion, LegacyError, LegacyKind, LegacyObject};
 
-pub(crate) use route_rule::join;
-pub(super) use route_rule::shown;
-
 const CONFIG: &str = "config.istio.io/v1alpha2";
 const AUTHENTICATION: &str = "authentication.istio.io/v1alpha1";
 

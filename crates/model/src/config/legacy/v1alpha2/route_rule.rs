@@ -1,20 +1,13 @@
 //! RouteRule becomes one route of a VirtualService, and a DestinationRule with subsets for its labels.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use super::super::fields::LegacyFields;
-use super::super::{LegacyConversion, LegacyError, LegacyObject};
+use super::super::{LegacyConversion, LegacyError, LegacyObject, marks};
 use super::matches;
 use super::service::{self, ServiceRef};
-use crate::config::{Meta, Object, Spec};
-use crate::hashed::Hashed;
-use crate::names::Str;
-
-/// Annotation of a rule's precedence, until rules for one destination are joined.
-const PRECEDENCE: &str = "internal.istio.io/route-rule-precedence";
 
 pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
     let mut notes = Vec::new();
@@ -35,34 +28,10 @@ pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, Leg
     fields.flag("websocketUpgrade")?;
     fields.finish(&mut notes);
     let spec = json!({"hosts": [destination.host], "http": [route]});
-    let mut documents = vec![noted(source.networking("VirtualService", source.name, spec), precedence)];
+    let mut documents =
+        vec![marks::with_precedence(source.networking("VirtualService", source.name, spec), precedence)];
     documents.extend(subsets(source, &named));
     Ok(LegacyConversion { documents, notes })
-}
-
-/// The document with the annotation of the rule's precedence.
-fn noted(mut document: Value, precedence: i64) -> Value {
-    let annotations = &mut document["metadata"]["annotations"];
-    if !annotations.is_object() {
-        *annotations = json!({});
-    }
-    annotations[PRECEDENCE] = json!(precedence.to_string());
-    document
-}
-
-/// The document without the annotation for `join`.
-pub(in crate::config::legacy) fn shown(document: &Value) -> Value {
-    let mut document = document.clone();
-    if let Some(metadata) = document["metadata"].as_object_mut() {
-        let left = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(|annotations| {
-            annotations.remove(PRECEDENCE);
-            annotations.len()
-        });
-        if left == Some(0) {
-            metadata.remove("annotations");
-        }
-    }
-    document
 }
 
 /// The weighted destinations, or the redirect.
@@ -177,7 +146,8 @@ fn cors_policy(mut cors: Map<String, Value>) -> Value {
     cors.into()
 }
 
-/// DestinationRules with the subsets that the rule uses, one per host.
+/// DestinationRules with the subsets that the rule uses, one per host. Their names differ from the rule's, which a
+/// DestinationPolicy may have too.
 fn subsets(source: &LegacyObject<'_>, named: &[ServiceRef]) -> Vec<Value> {
     let mut by_host: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
     for service in named {
@@ -187,47 +157,10 @@ fn subsets(source: &LegacyObject<'_>, named: &[ServiceRef]) -> Vec<Value> {
         }
     }
     let rules = by_host.into_iter().enumerate().map(|(index, (host, subsets))| {
-        let name = if index == 0 { source.name.to_owned() } else { format!("{}-{}", source.name, index + 1) };
+        let number = if index == 0 { String::new() } else { format!("-{}", index + 1) };
         let subsets: Vec<Value> = subsets.into_values().collect();
-        source.networking("DestinationRule", &name, json!({"host": host, "subsets": subsets}))
+        let (name, spec) = (format!("{}-subsets{number}", source.name), json!({"host": host, "subsets": subsets}));
+        marks::with_subsets_only(source.networking("DestinationRule", &name, spec))
     });
     rules.collect()
-}
-
-/// Joins VirtualServices of RouteRules in one text that have the same destination, because only one would be used.
-/// Ordered by precedence, then by name, as in 0.8.
-pub(crate) fn join(objects: &mut Vec<Object>) {
-    let mut rules: BTreeMap<(Str, Vec<String>), Vec<usize>> = BTreeMap::new();
-    for (index, object) in objects.iter().enumerate() {
-        if let (Some(_), Spec::VirtualService(spec)) = (precedence(&object.meta), &object.spec) {
-            rules.entry((object.meta.namespace.text().clone(), spec.hosts.clone())).or_default().push(index);
-        }
-    }
-    let mut joined_into_others = Vec::new();
-    for mut group in rules.into_values() {
-        group.sort_by_key(|i| (std::cmp::Reverse(precedence(&objects[*i].meta)), objects[*i].meta.name.clone()));
-        let routes = group.iter().flat_map(|i| match &objects[*i].spec {
-            Spec::VirtualService(spec) => spec.http.clone(),
-            _ => Vec::new(),
-        });
-        let routes: Vec<_> = routes.collect();
-        let first = &mut objects[group[0]];
-        if let Spec::VirtualService(spec) = &first.spec {
-            let whole = api::istio::networking::v1alpha3::VirtualService { http: routes, ..(**spec).clone() };
-            first.spec = Spec::VirtualService(Hashed::from_message(whole));
-        }
-        let mut meta = Meta::clone(&first.meta);
-        meta.annotations.remove(PRECEDENCE);
-        first.meta = Arc::new(meta);
-        joined_into_others.extend(group.into_iter().skip(1));
-    }
-    let mut index = 0;
-    objects.retain(|_| {
-        index += 1;
-        !joined_into_others.contains(&(index - 1))
-    });
-}
-
-fn precedence(meta: &Meta) -> Option<i64> {
-    meta.annotations.get(PRECEDENCE)?.parse().ok()
 }

@@ -69,24 +69,9 @@ fn route_rule_becomes_a_route_and_subsets() {
         &parsed,
         &[
             ("VirtualService", "shop/a", json!({"hosts": ["reviews"], "http": [route]})),
-            ("DestinationRule", "shop/a", json!({"host": "reviews", "subsets": subsets})),
+            ("DestinationRule", "shop/a-subsets", json!({"host": "reviews", "subsets": subsets})),
         ],
     );
-}
-
-#[test]
-fn rules_for_one_destination_are_joined_by_precedence() {
-    let rule = |name: &str, precedence: u32, timeout: &str| {
-        format!(
-            "apiVersion: config.istio.io/v1alpha2\nkind: RouteRule\nmetadata: {{name: {name}}}\nspec: {{destination: \
-             {{name: r}}, precedence: {precedence}, httpReqTimeout: {{simpleTimeout: {{timeout: {timeout}}}}}}}\n---\n"
-        )
-    };
-    let parsed = documents(&[rule("low", 1, "1s"), rule("high", 9, "9s"), rule("also-low", 1, "2s")].concat(), "f");
-    let route = |timeout: &str| json!({"route": [{"destination": {"host": "r"}}], "timeout": timeout});
-    let routes = [route("9s"), route("2s"), route("1s")];
-    check(&parsed, &[("VirtualService", "/high", json!({"hosts": ["r"], "http": routes}))]);
-    assert!(parsed.objects[0].meta.annotations.is_empty());
 }
 
 #[test]
@@ -102,7 +87,7 @@ fn printed_equivalent_parses_to_the_same_objects() {
     assert_eq!(objects(&again), objects(&parsed));
     let rule = config("RouteRule", "{destination: {service: a.com}, route: [{labels: {version: v1}}]}");
     let (text, both) = rule.problems[0].message.split_once('\n').expect("text and documents");
-    assert!(text.contains("joined by precedence only within a file"), "{text}");
+    assert!(text.contains("belong in one VirtualService, highest precedence first"), "{text}");
     assert_eq!(objects(&documents(both, "new.yaml")), objects(&rule));
     assert!(yaml.starts_with("apiVersion: networking.istio.io/v1\nkind: DestinationRule\n"), "{yaml}");
 }

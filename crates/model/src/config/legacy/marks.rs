@@ -1,0 +1,55 @@
+//! Annotations of objects that a conversion made, for what only the whole mesh can decide: the order of RouteRules, and
+//! subsets that another object may define too.
+
+use serde_json::{Value, json};
+
+use crate::config::Meta;
+
+/// Precedence of a RouteRule. The snapshot joins the rules of one destination.
+const PRECEDENCE: &str = "internal.istio.io/route-rule-precedence";
+/// A DestinationRule that only names the subsets of a RouteRule.
+const SUBSETS: &str = "internal.istio.io/route-rule-subsets";
+
+pub(super) fn with_precedence(document: Value, precedence: i64) -> Value {
+    annotated(document, PRECEDENCE, &precedence.to_string())
+}
+
+pub(super) fn with_subsets_only(document: Value) -> Value {
+    annotated(document, SUBSETS, "true")
+}
+
+fn annotated(mut document: Value, key: &str, value: &str) -> Value {
+    let annotations = &mut document["metadata"]["annotations"];
+    if !annotations.is_object() {
+        *annotations = json!({});
+    }
+    annotations[key] = json!(value);
+    document
+}
+
+/// The document without these annotations.
+pub(super) fn unmarked(document: &Value) -> Value {
+    let mut document = document.clone();
+    if let Some(metadata) = document["metadata"].as_object_mut() {
+        let left = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(|annotations| {
+            [PRECEDENCE, SUBSETS].iter().for_each(|key| {
+                annotations.remove(*key);
+            });
+            annotations.len()
+        });
+        if left == Some(0) {
+            metadata.remove("annotations");
+        }
+    }
+    document
+}
+
+/// The precedence of the RouteRule that the object was made of.
+pub(crate) fn precedence(meta: &Meta) -> Option<i64> {
+    meta.annotations.get(PRECEDENCE)?.parse().ok()
+}
+
+/// True for a DestinationRule that yields to all others of its host.
+pub(crate) fn only_names_subsets(meta: &Meta) -> bool {
+    meta.annotations.contains_key(SUBSETS)
+}
