@@ -17,6 +17,17 @@ pub struct SourceSet(Arc<Mutex<BTreeMap<SourceId, SourceEntry>>>);
 struct SourceEntry {
     health: SourceHealth,
     awaited: StartupWait,
+    /// Set for the source of a remote cluster.
+    remote: Option<RemoteInfo>,
+}
+
+/// Where a remote cluster comes from, and when it counts as late.
+#[derive(Clone, Debug)]
+pub struct RemoteInfo {
+    pub cluster: String,
+    /// What names the cluster, such as the `namespace/name` of its Secret.
+    pub origin: String,
+    pub late_after: Instant,
 }
 
 /// Whether serving waits for a source to be in sync.
@@ -32,7 +43,19 @@ pub enum StartupWait {
 impl SourceSet {
     /// Adds a source, or replaces the one with the same id.
     pub fn insert(&self, source: SourceId, health: SourceHealth, awaited: StartupWait) {
-        self.0.lock().insert(source, SourceEntry { health, awaited });
+        self.0.lock().insert(source, SourceEntry { health, awaited, remote: None });
+    }
+
+    /// Adds the source of a remote cluster. Serving waits for it through the source of the primary cluster.
+    pub fn insert_remote(&self, source: SourceId, health: SourceHealth, remote: RemoteInfo) {
+        let awaited = StartupWait::Never;
+        self.0.lock().insert(source, SourceEntry { health, awaited, remote: Some(remote) });
+    }
+
+    /// The remote clusters with their health, ordered by name.
+    pub fn remotes(&self) -> Vec<(RemoteInfo, SourceHealth)> {
+        let all = self.0.lock();
+        all.values().filter_map(|entry| Some((entry.remote.clone()?, entry.health.clone()))).collect()
     }
 
     pub fn remove(&self, source: &SourceId) {

@@ -1,13 +1,14 @@
 //! Two clusters: endpoints of both, new credentials, one that is down at the start, one that is removed.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use testkit::kubernetes::ApiServer;
-use testkit::wait;
+use testkit::{client, wait};
 use tokio::sync::OnceCell;
 
 use crate::cluster::{cluster, create, is_left_out};
@@ -55,14 +56,28 @@ async fn clusters_are_added_renewed_and_removed() {
     // A cluster that is down at the start is waited for until a timeout.
     let begun = std::time::Instant::now();
     let patience = [("PILOT_REMOTE_CLUSTER_TIMEOUT".to_owned(), "3s".to_owned())];
-    let server = serve(api_server.kubeconfig(), None, &patience).await;
+    let flags = ["--httpAddr=127.0.0.1:0", "--monitoringAddr=127.0.0.1:0"];
+    let server = serve_with(api_server.kubeconfig(), None, &patience, &flags).await;
     println!("ready after {:?} with a dead cluster", begun.elapsed());
     let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
     told.until(&["10.4.0.1"]).await;
+    let http = server.addresses.http.unwrap();
+    let primary = json!({"id": "Kubernetes", "syncStatus": "synced"});
+    let east_is = |status: &str| json!({"id": "east", "secretName": "istio-system/east", "syncStatus": status});
+    shows(http, "/debug/clusterz", |page| *page == json!([primary, east_is("timeout")])).await;
 
     // New credentials that work.
     api_server.patch(SECRET, &json!({"data": secret(&kubeconfig)["data"]})).await.unwrap();
     told.until(&["10.4.0.1", "10.5.0.1"]).await;
+    shows(http, "/debug/clusterz", |page| *page == json!([primary, east_is("synced")])).await;
+    let is_live = |page: &Value| {
+        let sources = page.as_array().unwrap().iter();
+        sources.filter(|source| source["state"] == "live").any(|source| source["source"] == "Kubernetes/east")
+    };
+    shows(http, "/debug/sources", is_live).await;
+    shows(http, "/debug/registryz?health", is_live).await;
+    let metrics = client::get(server.addresses.monitoring.unwrap(), "pilot", "/metrics").await.unwrap().body;
+    assert!(metrics.contains("source=\"Kubernetes/east\""), "{metrics}");
     east.patch(SLICE, &endpoints(&["10.5.0.2"])).await.unwrap();
     told.until(&["10.4.0.1", "10.5.0.2"]).await;
 
@@ -76,7 +91,17 @@ async fn clusters_are_added_renewed_and_removed() {
 
     api_server.delete(SECRET).await.unwrap();
     told.until(&["10.4.0.1"]).await;
+    shows(http, "/debug/clusterz", |page| *page == json!([primary])).await;
     server.stop(Duration::ZERO).await;
+}
+
+/// Waits until a debug page is as expected.
+async fn shows(http: SocketAddr, path: &str, is_expected: impl Fn(&Value) -> bool) {
+    wait::until(path, async || {
+        let reply = client::get(http, "pilot", path).await?;
+        if is_expected(&reply.json()) { Ok(()) } else { Err(reply.body) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
+use model::change::SourceId;
 use model::names::ClusterId;
 use model::problem::Problem;
 use model::settings::NameList;
@@ -13,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::kubeconfig::{CheckedKubeconfig, KubeconfigEntry, KubeconfigRejection};
+use crate::health::SourceHealth;
 use crate::source::ChangeSender;
+use crate::source_set::{RemoteInfo, SourceSet};
 
 /// Starts the source of a remote cluster by its name and kubeconfig.
 pub(super) type StartCluster = Box<dyn Fn(&str, CheckedKubeconfig, &ChangeSender) -> RemoteCluster + Send + Sync>;
@@ -29,6 +32,8 @@ pub(super) struct RemoteClusters {
     /// Problems of entries that cannot be used.
     problems: BTreeMap<KubeconfigOrigin, Vec<Problem>>,
     has_new_problems: bool,
+    /// Lists the sources of the clusters for debug pages and metrics.
+    pub(super) sources: SourceSet,
 }
 
 /// What names a cluster.
@@ -40,6 +45,16 @@ pub(super) enum KubeconfigOrigin {
     ConfigMap,
     /// The folder of kubeconfigs.
     Directory,
+}
+
+impl KubeconfigOrigin {
+    /// Short, as debug pages show it: a Secret as `namespace/name`.
+    fn name(&self) -> String {
+        match self {
+            KubeconfigOrigin::Secret(namespace, name) => format!("{namespace}/{name}"),
+            other => other.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for KubeconfigOrigin {
@@ -70,6 +85,8 @@ pub(super) struct RemoteCluster {
     /// Whether no client can be made of the kubeconfig.
     pub(super) is_refused: watch::Receiver<bool>,
     pub(super) awaited_until: Instant,
+    pub(super) source: SourceId,
+    pub(super) health: SourceHealth,
     /// Cancelled to delete the cluster with everything that it has sent.
     pub(super) removed: CancellationToken,
 }
@@ -77,7 +94,8 @@ pub(super) struct RemoteCluster {
 impl RemoteClusters {
     pub(super) fn new(own_name: ClusterId, allowed: NameList, start: StartCluster) -> RemoteClusters {
         let (clusters, problems) = (BTreeMap::new(), BTreeMap::new());
-        RemoteClusters { own_name, allowed, start, clusters, problems, has_new_problems: false }
+        let sources = SourceSet::default();
+        RemoteClusters { own_name, allowed, start, clusters, problems, has_new_problems: false, sources }
     }
 
     /// Whether the initial sync waits for no remote cluster any longer.
@@ -97,13 +115,13 @@ impl RemoteClusters {
         known.retain(|cluster, remote| {
             let is_listed = entries.contains_key(cluster);
             if !is_listed {
-                remote.remove(cluster);
+                remote.remove(cluster, &self.sources);
             }
             is_listed
         });
         let mut problems = Vec::new();
         for (cluster, entry) in entries {
-            if let Err(error) = self.apply_entry(&mut known, cluster, entry, sender) {
+            if let Err(error) = self.apply_entry(&mut known, &origin, (cluster, entry), sender) {
                 let outcome =
                     if known.contains_key(cluster) { "keeping its last credentials" } else { "not watching it" };
                 problems.push(entry.problem(cluster, &format!("{error}; {outcome}")));
@@ -116,8 +134,8 @@ impl RemoteClusters {
     fn apply_entry(
         &self,
         known: &mut BTreeMap<String, RemoteCluster>,
-        cluster: &str,
-        entry: &KubeconfigEntry,
+        origin: &KubeconfigOrigin,
+        (cluster, entry): (&str, &KubeconfigEntry),
         sender: &ChangeSender,
     ) -> Result<(), KubeconfigEntryError> {
         if *cluster == *self.own_name {
@@ -136,7 +154,14 @@ impl RemoteClusters {
             Some(remote) => _ = remote.kubeconfig.send_replace(checked),
             None => {
                 info!(cluster, "remote cluster added");
-                known.insert(cluster.to_owned(), (self.start)(cluster, checked, sender));
+                let remote = (self.start)(cluster, checked, sender);
+                let info = RemoteInfo {
+                    cluster: cluster.to_owned(),
+                    origin: origin.name(),
+                    late_after: remote.awaited_until.into_std(),
+                };
+                self.sources.insert_remote(remote.source.clone(), remote.health.clone(), info);
+                known.insert(cluster.to_owned(), remote);
             }
         }
         Ok(())
@@ -158,7 +183,7 @@ impl RemoteClusters {
 
     pub(super) fn delete(&mut self, origin: &KubeconfigOrigin) {
         for (cluster, remote) in self.clusters.remove(origin).unwrap_or_default() {
-            remote.remove(&cluster);
+            remote.remove(&cluster, &self.sources);
         }
         self.set_problems(origin.clone(), Vec::new());
     }
@@ -190,8 +215,9 @@ impl RemoteCluster {
         *self.synced.borrow() || *self.is_refused.borrow() || Instant::now() >= self.awaited_until
     }
 
-    fn remove(&self, cluster: &str) {
+    fn remove(&self, cluster: &str, sources: &SourceSet) {
         info!(cluster, "remote cluster removed");
+        sources.remove(&self.source);
         self.removed.cancel();
     }
 }

@@ -27,6 +27,7 @@ use super::remote::{KubeconfigOrigin, RemoteCluster, RemoteClusters};
 use super::session::{WatchOptions, WatchSession};
 use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage};
 use crate::source::{ChangeSender, Source, SourceError, spawn};
+use crate::source_set::SourceSet;
 
 /// Messages that may wait between the watches and the join.
 const QUEUE: usize = 4096;
@@ -97,6 +98,12 @@ impl Kubernetes {
             is_refused: watch::Sender::new(false),
             removed: CancellationToken::new(),
         }
+    }
+
+    /// Lists the sources of remote clusters in the set.
+    pub fn listing_remotes_in(mut self, sources: SourceSet) -> Kubernetes {
+        self.remotes.sources = sources;
+        self
     }
 
     /// Keeps the content of only those Secrets and ConfigMaps that the mesh refers to, once these are known.
@@ -428,19 +435,14 @@ impl RemoteTemplate {
         let options =
             ClusterOptions { cluster: name.into(), is_primary: false, mesh_config: None, ..self.options.clone() };
         let cluster = ClusterState::new(options, self.initial.clone());
-        let source = Kubernetes::new(id, access, cluster, self);
+        let source = Kubernetes::new(id.clone(), access, cluster, self);
         let patience = Duration::from_millis(self.initial.knobs.remote_cluster_timeout.0);
-        let remote = RemoteCluster {
-            kubeconfig,
-            synced: source.synced.subscribe(),
-            is_refused: source.is_refused.subscribe(),
-            awaited_until: Instant::now() + patience,
-            removed: source.removed.clone(),
-        };
+        let (synced, is_refused) = (source.synced.subscribe(), source.is_refused.subscribe());
+        let (removed, awaited_until) = (source.removed.clone(), Instant::now() + patience);
         let (batches, cancel) = sender.shared();
         // The source ends by itself when the cluster is removed or the process ends.
-        spawn(source, batches, cancel);
-        remote
+        let health = spawn(source, batches, cancel).health;
+        RemoteCluster { kubeconfig, synced, is_refused, awaited_until, source: id, health, removed }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use model::config::print::{message_to_json, to_json};
 use model::config::{Kind, Object};
@@ -9,6 +10,7 @@ use model::names::ServiceKey;
 use model::snapshot::Snapshot;
 use prost::Message;
 use serde_json::{Map, Value, json};
+use sources::health::{SourceHealth, SourceReport, SourceState};
 
 use super::{PageQuery, PageResponse, Pages, objects, pilotage};
 
@@ -32,6 +34,30 @@ pub(super) fn registryz(pages: &Pages, query: &PageQuery) -> PageResponse {
         return pilotage::sources(pages, query);
     }
     PageResponse::json(world(pages).services.iter().map(|service| objects::service(service)).collect())
+}
+
+/// The primary cluster, if one is watched, and the remote ones.
+pub(super) fn clusterz(pages: &Pages, _: &PageQuery) -> PageResponse {
+    let sources = pages.pilot().sources();
+    let is_primary = |health: &SourceHealth| &*health.report().source.0 == "Kubernetes";
+    let primary = sources.healths().into_iter().find(is_primary).map(
+        |health| json!({"id": &*world(pages).settings.cluster, "syncStatus": sync_status(&health.report(), false)}),
+    );
+    let remotes = sources.remotes().into_iter().map(|(remote, health)| {
+        let is_late = remote.late_after <= Instant::now();
+        let status = sync_status(&health.report(), is_late);
+        json!({"id": remote.cluster, "secretName": remote.origin, "syncStatus": status})
+    });
+    PageResponse::json(primary.into_iter().chain(remotes).collect())
+}
+
+/// Upstream's words. A cluster that was in sync and cannot be read now counts as synced: its last state is served.
+fn sync_status(report: &SourceReport, is_late: bool) -> &'static str {
+    match report.state {
+        SourceState::Live | SourceState::Stale { .. } => "synced",
+        SourceState::Syncing if is_late => "timeout",
+        SourceState::Syncing => "syncing",
+    }
 }
 
 /// Endpoints by host name, namespace and source (`registry/cluster`).

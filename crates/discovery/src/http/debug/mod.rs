@@ -45,7 +45,7 @@ const PAGES: &[DebugPage] = &[
     DebugPage { name: "analyze", help: "Likely mistakes, in the format of istioctl analyze", make: pilotage::analyze },
     DebugPage { name: "authorizationz", help: "Authorization policies by namespace", make: mesh::authorizationz },
     DebugPage { name: "cachez", help: "Number of cached resources and views", make: pilotage::cachez },
-    DebugPage { name: "clusterz", help: "Remote clusters", make: empty_list },
+    DebugPage { name: "clusterz", help: "Kubernetes clusters and whether they are in sync", make: mesh::clusterz },
     DebugPage {
         name: "config_dump",
         help: "Resources of a proxy in the format of Envoy's config_dump: ?proxyID=",
