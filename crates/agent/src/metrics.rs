@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cli::output;
 
@@ -98,6 +98,12 @@ pub struct Metrics {
     pub scrapes: Counter,
     pub envoy_scrape_failures: Counter,
     pub application_scrape_failures: Counter,
+    /// Requests to the certificate authority.
+    pub csr_requests: Counter,
+    pub csr_failures: Counter,
+    pub csr_duration: Histogram,
+    /// End of the workload's certificate in seconds since 1970; 0 before there is one.
+    pub certificate_expiry: Gauge,
 }
 
 impl Metrics {
@@ -133,10 +139,29 @@ impl Metrics {
         text.head("scrape_failures_total", "counter", "Failed scrapes of one source");
         text.line("scrape_failures_total", "{type=\"application\"}", self.application_scrape_failures.get() as f64);
         text.line("scrape_failures_total", "{type=\"envoy\"}", self.envoy_scrape_failures.get() as f64);
+        self.add_certificates(&mut text);
         let name = "log_lines_dropped_total";
         text.head(name, "counter", "Log lines dropped because the log output was not read fast enough");
         text.line(name, "", output::dropped() as f64);
         text.0
+    }
+}
+
+impl Metrics {
+    fn add_certificates(&self, text: &mut MetricsText) {
+        let label = "{request_type=\"csr\"}";
+        text.head("num_outgoing_requests", "counter", "Requests to the certificate authority");
+        text.line("num_outgoing_requests", label, self.csr_requests.get() as f64);
+        text.head("num_failed_outgoing_requests", "counter", "Failed requests to the certificate authority");
+        text.line("num_failed_outgoing_requests", label, self.csr_failures.get() as f64);
+        let took = "Seconds until the certificate authority responded or the request failed";
+        text.histogram("csr_duration_seconds", took, &self.csr_duration);
+        let end = self.certificate_expiry.get();
+        if end > 0.0 {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            text.head("cert_expiry_seconds", "gauge", "Seconds until the workload's certificate expires");
+            text.line("cert_expiry_seconds", "{resource_name=\"default\"}", end - now);
+        }
     }
 }
 

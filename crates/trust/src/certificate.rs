@@ -6,6 +6,7 @@ use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
 
 use crate::identity::{IdentityError, SpiffeId};
+use crate::key::PrivateKey;
 use crate::signature::{self, SignatureError};
 use crate::{der, pem};
 
@@ -115,6 +116,11 @@ impl Certificate {
     /// True if its issuer is itself.
     pub fn is_self_issued(&self) -> bool {
         self.subject == self.issuer
+    }
+
+    /// Whether it is a certificate for this key.
+    pub fn is_for_key(&self, key: &PrivateKey) -> bool {
+        self.public_key_info == key.public_key_info()
     }
 
     pub fn is_valid_at(&self, now: i64) -> bool {

@@ -1,6 +1,10 @@
-//! The workload's current certificates, with change notification. `files` reads them from disk; SDS serves them.
+//! The workload's current certificates, with change notification. `files` reads them from disk, `issued` obtains them from
+//! the certificate authority; SDS serves them.
 
+mod ca;
 pub mod files;
+pub mod issued;
+mod output;
 
 use std::fmt;
 use std::sync::Arc;

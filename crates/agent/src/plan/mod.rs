@@ -1,6 +1,7 @@
 //! Computes the agent's plan before anything starts: the proxy's identity, its bootstrap, how Envoy is launched and
 //! drained, and which services run. Reads files and the environment; opens no port.
 
+mod ca;
 mod control_plane;
 mod peers;
 mod statsd;
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 use crate::args::ProxyArgs;
 use crate::bootstrap::{AdsApiType, BootstrapInput, BootstrapSource, FeatureFlags, StaticPorts, Xds, XdsSecurity};
 use crate::certificates::files::{CertificateFiles, FilePolling};
+use crate::certificates::issued::CaSettings;
 use crate::environment::Environment;
 use crate::file_secrets::access::FileAccess;
 use crate::identity::metadata::{NodeInput, ProxyNode, node};
@@ -49,6 +51,8 @@ pub struct Plan {
     pub upstream: Option<Upstream>,
     /// The workload's certificate files, if there are any.
     pub certificates: Option<CertificateFiles>,
+    /// The certificate authority, if there are no files.
+    pub ca: Option<CaSettings>,
     pub polling: FilePolling,
     /// Files whose change triggers a hot restart. Empty if certificates are pushed over SDS.
     pub restart_on: Vec<PathBuf>,
@@ -122,7 +126,9 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     let certificates = CertificateFiles::find(|name| text(&bootstrap_input.node, name));
     let upstream = args.xds_relay.then(|| upstream::upstream(&bootstrap_input, environment, certificates.as_ref()));
     let upstream = upstream.transpose()?;
+    let ca = ca::settings(&bootstrap_input, &identity, certificates.as_ref(), environment)?;
     Ok(Plan {
+        ca,
         launch: launch(args, environment, &identity, &bootstrap_source, &bootstrap_input)?,
         drain: drain(environment, &identity, &bootstrap_input)?,
         peers: peers::peers(environment)?,

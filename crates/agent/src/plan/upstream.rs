@@ -14,12 +14,12 @@ use crate::environment::Environment;
 use crate::relay::{Pings, Upstream, UpstreamTls};
 
 /// Token files in order of preference: the audience-bound token, then the service account's.
-const TOKENS: [&str; 2] =
+pub(super) const TOKENS: [&str; 2] =
     ["./var/run/secrets/tokens/istio-token", "/var/run/secrets/kubernetes.io/serviceaccount/token"];
 /// Mount path of the mesh's root certificate.
-const ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
+pub(super) const ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
 /// The system's CA bundle, for a control plane with a public certificate.
-const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+pub(super) const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// No TLS: because of the policy, or because port 15010 is always plain text.
 pub(super) fn is_plain(config: &ProxyConfig) -> bool {
@@ -39,7 +39,7 @@ pub(super) fn upstream(
         address: config.discovery_address.clone(),
         token: if tls.is_some() { tokens() } else { None },
         tls,
-        headers: headers(bootstrap_input, environment)?,
+        headers: headers(bootstrap_input, environment, "XDS_HEADER_")?,
         connect_timeout: Duration::from_secs(5),
         pings: Pings::default(),
     })
@@ -47,7 +47,7 @@ pub(super) fn upstream(
 
 /// Root, and client certificate of the same place: `$PROV_CERT`, the mounted root of the mesh (without a certificate),
 /// else the workload's files, which node metadata names or which are in a known folder such as Pilot 0.8's `/etc/certs`.
-fn tls(
+pub(super) fn tls(
     bootstrap_input: &BootstrapInput,
     environment: &Environment,
     certificates: Option<&CertificateFiles>,
@@ -72,11 +72,16 @@ fn tls(
     UpstreamTls { roots, names: bootstrap_input.control_plane_names.clone(), client }
 }
 
-fn headers(bootstrap_input: &BootstrapInput, environment: &Environment) -> Result<Vec<(HeaderName, HeaderValue)>> {
+/// The cluster's id, and the variables with this prefix.
+pub(super) fn headers(
+    bootstrap_input: &BootstrapInput,
+    environment: &Environment,
+    prefix: &'static str,
+) -> Result<Vec<(HeaderName, HeaderValue)>> {
     let cluster = bootstrap_input.node.metadata.get("CLUSTER_ID").and_then(Value::as_str).map(|id| ("clusterid", id));
     let pair = |(name, value): (&str, &str)| -> Result<(HeaderName, HeaderValue)> {
         let read = || -> Result<_> { Ok((name.to_ascii_lowercase().parse()?, value.parse()?)) };
-        read().with_context(|| format!("could not use XDS_HEADER_{name} as a header"))
+        read().with_context(|| format!("could not use {prefix}{name} as a header"))
     };
-    cluster.into_iter().chain(environment.with_prefix("XDS_HEADER_")).map(pair).collect()
+    cluster.into_iter().chain(environment.with_prefix(prefix)).map(pair).collect()
 }

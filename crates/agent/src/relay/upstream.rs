@@ -128,7 +128,7 @@ impl Upstream {
     }
 
     /// `Bearer TOKEN`. Without a readable token no header is sent: the control plane decides.
-    pub(super) fn authorization(&self) -> Option<HeaderValue> {
+    pub(crate) fn authorization(&self) -> Option<HeaderValue> {
         let file = self.token.as_ref()?;
         let token = match fs::read_to_string(file) {
             Ok(token) if !token.trim().is_empty() => token,
@@ -149,14 +149,22 @@ impl Upstream {
 
 impl UpstreamTls {
     /// The server name that is sent (SNI): the first required DNS name, else the host of the address.
-    fn name(&self, address: &str) -> Result<ServerName<'static>> {
+    pub(crate) fn name(&self, address: &str) -> Result<ServerName<'static>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
         let name = self.names.iter().map(String::as_str).find(|name| !name.starts_with("spiffe://")).unwrap_or(host);
         ServerName::try_from(name.to_owned()).with_context(|| format!("could not use {name:?} as a TLS server name"))
     }
 
     fn config(&self) -> Result<Arc<ClientConfig>> {
+        self.config_with(&[], None)
+    }
+
+    /// Also trusts further roots, and has another client certificate (chain and key) if there are no files. All are PEM.
+    pub(crate) fn config_with(&self, further_roots: &[u8], own: Option<(&[u8], &[u8])>) -> Result<Arc<ClientConfig>> {
         let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(further_roots).filter_map(Result::ok) {
+            let _ = roots.add(certificate);
+        }
         for certificate in certificates(&self.roots)? {
             roots
                 .add(certificate)
@@ -167,9 +175,14 @@ impl UpstreamTls {
         let verifier = ServerNameVerifier { roots, names: self.names.clone(), algorithms };
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
-        let mut config = match self.client.as_ref().filter(|(chain, key)| chain.exists() && key.exists()) {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => {
+        let files = self.client.as_ref().filter(|(chain, key)| chain.exists() && key.exists());
+        let mut config = match (files, own) {
+            (None, None) => builder.with_no_client_auth(),
+            (None, Some((chain, key))) => {
+                let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?
+            }
+            (Some((chain, key)), _) => {
                 let secret = PrivateKeyDer::from_pem_file(key);
                 let secret = secret.with_context(|| format!("could not read a private key from {}", key.display()))?;
                 let config = builder.with_client_auth_cert(certificates(chain)?, secret);

@@ -4,6 +4,7 @@ mod services;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -19,6 +20,7 @@ use crate::certificates::CertificateStore;
 use crate::certificates::files::{self, FilePolling, fingerprint};
 use crate::environment::Environment;
 use crate::file_secrets::FileSecretNames;
+use crate::metrics::Metrics;
 use crate::plan::{self, Plan};
 use crate::process::back_off::BackOff;
 use crate::process::exit::ExitCause;
@@ -48,9 +50,10 @@ pub async fn run(plan: &Plan) -> Result<ExitCause> {
 
     let mut services = ServiceTasks::default();
     services.spawn(signals.forward(requests.clone()));
-    let store = certificates(plan, &mut services);
+    let metrics = Arc::<Metrics>::default();
+    let store = certificates(plan, &metrics, &mut services);
     let names = FileSecretNames::default();
-    services::open(plan, &store, &names, &requests, &mut services).await?;
+    services::open(plan, &store, &names, &requests, metrics, &mut services).await?;
 
     let cause = match plan.without_envoy {
         true => until_stopped(&requests).await,
@@ -93,9 +96,12 @@ impl TerminationSignals {
     }
 }
 
-/// Reads the certificates before Envoy starts, then polls them.
-fn certificates(plan: &Plan, services: &mut ServiceTasks) -> CertificateStore {
+/// Reads the certificates before Envoy starts, then polls them; or obtains them from the certificate authority.
+fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks) -> CertificateStore {
     let store = CertificateStore::new();
+    if let Some(ca) = &plan.ca {
+        services.spawn(ca.clone().run(store.clone(), Arc::clone(metrics)));
+    }
     if let Some(files) = &plan.certificates {
         match files.read() {
             Ok(material) => {

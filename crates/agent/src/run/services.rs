@@ -47,9 +47,9 @@ pub(super) async fn open(
     store: &CertificateStore,
     file_secrets: &FileSecretNames,
     requests: &LifecycleSender,
+    metrics: Arc<Metrics>,
     services: &mut ServiceTasks,
 ) -> Result<()> {
-    let metrics = Arc::new(Metrics::default());
     let names = watch::Sender::new(None);
     if let Some(options) = status_options(plan, &names) {
         let server = status::StatusServer::bind(options, Arc::clone(&metrics), requests.clone()).await?;
@@ -119,7 +119,8 @@ fn grpc_bootstrap(plan: &Plan) -> proxyless::GrpcBootstrap {
     let mut metadata = node.metadata.clone();
     // Selects the control plane's resources for proxyless gRPC.
     metadata.insert("GENERATOR".to_owned(), "grpc".into());
-    let certificates = plan.certificates.as_ref().and_then(|files| files.chain.parent()).map(Path::to_owned);
+    let files = plan.certificates.as_ref().and_then(|files| files.chain.parent()).map(Path::to_owned);
+    let certificates = files.or_else(|| plan.ca.as_ref()?.output.clone());
     proxyless::GrpcBootstrap {
         node_id: node.id.clone(),
         locality: if locality.is_empty() { Value::Null } else { Value::Object(locality) },

@@ -3,8 +3,10 @@
 // Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
 
+mod agent;
 mod attacks;
 mod files;
 mod fixture;
 mod issue;
 mod rotation;
+mod streams;

@@ -42,7 +42,8 @@ async fn answer(
     number: u8,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (mut text, mut status) = (format!("{} {}\n", workload.app, workload.version), StatusCode::OK);
+    let caller = caller(request.headers()).map_or(String::new(), |caller| format!(" for {caller}"));
+    let (mut text, mut status) = (format!("{} {}{caller}\n", workload.app, workload.version), StatusCode::OK);
     let sidecar = SocketAddr::from((Ipv4Addr::new(127, 0, 80, number), OUT_PORT));
     for callee in workload.calls {
         let host = format!("{callee}.shop.svc.cluster.local");
@@ -57,6 +58,12 @@ async fn answer(
     let mut response = Response::new(Full::from(text));
     *response.status_mut() = status;
     Ok(response)
+}
+
+/// The SPIFFE identity of the caller, which its sidecar proved and this workload's sidecar wrote into a header.
+fn caller(headers: &HeaderMap) -> Option<String> {
+    let header = headers.get("x-forwarded-client-cert")?.to_str().ok()?;
+    header.split([';', ',']).find_map(|part| part.strip_prefix("URI=")).map(str::to_owned)
 }
 
 fn forwarded(headers: &HeaderMap) -> Vec<(&'static str, String)> {

@@ -48,7 +48,7 @@ pub(super) fn start(
     let EnvoyPorts { xds, admin, status } = ports;
     let line = format!(
         "proxy sidecar --ip 127.0.80.{number} --id {name}.shop --domain shop.svc.cluster.local \
-         --serviceCluster {}.shop --discoveryAddress 127.0.0.1:{xds} --controlPlaneAuthPolicy NONE \
+         --serviceCluster {}.shop --discoveryAddress 127.0.0.1:{xds} \
          --proxyAdminPort {admin} --statusPort {status} --concurrency 1 --configPath",
         workload.app
     );
@@ -59,11 +59,15 @@ pub(super) fn start(
     let env = [
         ("ISTIO_METAJSON_LABELS", labels.as_str()),
         ("ISTIO_META_CLUSTER_ID", "Kubernetes"),
+        ("POD_NAMESPACE", "shop"),
+        ("SERVICE_ACCOUNT", workload.app),
+        ("TRUST_DOMAIN", "shop.example"),
+        ("ECC_SIGNATURE_ALGORITHM", "ECDSA"),
         // Clients call the sidecar's address; no traffic is redirected.
         ("ISTIO_META_INTERCEPTION_MODE", "NONE"),
         // Five sidecars on one machine cannot share these ports.
         ("ENVOY_STATUS_PORT", "0"),
         ("ENVOY_PROMETHEUS_PORT", "0"),
     ];
-    DemoProcess::start(&format!("agent-{name}"), &programs.agent, &args, &env, folder)
+    DemoProcess::start(&format!("agent-{name}"), &programs.agent, &args, &env, &folder.join(&name), folder)
 }

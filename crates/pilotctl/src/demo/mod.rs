@@ -2,6 +2,7 @@
 
 mod backend;
 mod envoy;
+mod identity;
 mod process;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use identity::TokenIssuer;
 use process::DemoProcess;
 
 /// Address of the shop for clients: the sidecar of `front`.
@@ -70,10 +72,13 @@ impl Programs {
             Some(path) => path.clone(),
             None => this.with_file_name(name),
         };
+        // Each agent runs in a separate folder.
+        let absolute =
+            |path: PathBuf| path.canonicalize().with_context(|| format!("could not find {}", path.display()));
         Ok(Programs {
-            envoy: envoy::find(options.envoy.as_deref())?,
-            discovery: binary(&options.discovery, "pilot-discovery"),
-            agent: binary(&options.agent, "pilot-agent"),
+            envoy: absolute(envoy::find(options.envoy.as_deref())?)?,
+            discovery: absolute(binary(&options.discovery, "pilot-discovery"))?,
+            agent: absolute(binary(&options.agent, "pilot-agent"))?,
         })
     }
 }
@@ -88,13 +93,21 @@ pub(crate) async fn run(options: DemoOptions) -> Result<()> {
     for (index, workload) in WORKLOADS.iter().enumerate() {
         backend::start(workload, index as u8 + 1).await?;
     }
-    let grpc = free_port().await?;
+    let secure = free_port().await?;
     let http = free_port().await?;
-    let mut processes = vec![start_discovery(&programs.discovery, &options.shop, folder.path(), grpc, http)?];
+    let issuer = TokenIssuer::new(folder.path())?;
+    let mut processes =
+        vec![start_discovery(&programs.discovery, &options.shop, folder.path(), &issuer, secure, http)?];
     wait_for("pilot-discovery", &mut processes, async || backend::get(local(http), "/ready", "pilot", &[]).await)
         .await?;
+    let root = folder.path().join("ca/root-cert.pem");
+    let root = wait_for("the certificate authority", &mut processes, async || {
+        std::fs::read_to_string(&root).with_context(|| format!("could not read {}", root.display()))
+    })
+    .await?;
     for (index, workload) in WORKLOADS.iter().enumerate() {
-        let ports = envoy::EnvoyPorts { xds: grpc, admin: free_port().await?, status: free_port().await? };
+        issuer.prepare(workload, &folder.path().join(workload.name()), &root)?;
+        let ports = envoy::EnvoyPorts { xds: secure, admin: free_port().await?, status: free_port().await? };
         processes.push(envoy::start(&programs, workload, index as u8 + 1, ports, folder.path())?);
     }
     let answer =
@@ -117,19 +130,29 @@ async fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-fn start_discovery(binary: &Path, shop: &Path, logs: &Path, grpc: u16, http: u16) -> Result<DemoProcess> {
+fn start_discovery(
+    binary: &Path,
+    shop: &Path,
+    logs: &Path,
+    issuer: &TokenIssuer,
+    secure: u16,
+    http: u16,
+) -> Result<DemoProcess> {
     let args = [
         "discovery".to_owned(),
         "--registries=".to_owned(),
         format!("--configDir={}", shop.join("config").display()),
         format!("--meshConfig={}", shop.join("mesh.yaml").display()),
-        format!("--grpcAddr=127.0.0.1:{grpc}"),
+        format!("--caDir={}", logs.join("ca").display()),
+        "--grpcAddr=".to_owned(),
         format!("--httpAddr=127.0.0.1:{http}"),
         "--monitoringAddr=".to_owned(),
-        "--secureGRPCAddr=".to_owned(),
+        format!("--secureGRPCAddr=127.0.0.1:{secure}"),
         "--httpsAddr=".to_owned(),
     ];
-    DemoProcess::start("pilot-discovery", binary, &args, &[], logs)
+    // Agents connect to this address, so the server's certificate must have it.
+    let env = [("JWT_RULE", &*issuer.rule()), ("ISTIOD_CUSTOM_HOST", "127.0.0.1")];
+    DemoProcess::start("pilot-discovery", binary, &args, &env, Path::new("."), logs)
 }
 
 /// Repeats `attempt` until it succeeds. Fails when a process exits or after 30 s.
@@ -158,6 +181,8 @@ fn print_summary(shop: &Path, http: u16, logs: &Path, answer: &str) {
     answer.lines().for_each(|line| println!("    {line}"));
     println!("\nOne response in ten comes from reviews v2:\n");
     println!("    for i in $(seq 50); do curl -s http://{ip}:{port}/ | grep reviews; done | sort | uniq -c\n");
+    println!("Sidecars speak mutual TLS with certificates of the control plane. Only the front accepts plain text:\n");
+    println!("    curl http://127.0.80.2:18080/     # the catalog: refused\n");
     println!("Always v2, by a header:\n\n    curl -H 'x-canary: yes' http://{ip}:{port}/\n");
     println!("Change the weights in {} and try again.", shop.join("config/canary.yaml").display());
     println!("Control plane: http://127.0.0.1:{http}/debug   Logs: {}   Ctrl-C ends it.", logs.display());

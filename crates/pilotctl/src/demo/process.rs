@@ -19,6 +19,7 @@ impl DemoProcess {
         binary: &Path,
         args: &[String],
         env: &[(&str, &str)],
+        folder: &Path,
         logs: &Path,
     ) -> Result<DemoProcess> {
         let log = logs.join(format!("{name}.log"));
@@ -27,6 +28,7 @@ impl DemoProcess {
         let child = Command::new(binary)
             .args(args)
             .envs(env.iter().copied())
+            .current_dir(folder)
             .stdin(std::process::Stdio::null())
             .stdout(out)
             .stderr(errors)
