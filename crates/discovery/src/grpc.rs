@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
@@ -51,12 +50,11 @@ const SERVED: &[&str] = &[
 const COMPLETE: &str = "the committed descriptor set is complete; a test decodes it";
 const ADS: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 
-/// All gRPC services. Cancelling `stop` ends every stream, so that clients reconnect elsewhere. Streams run on `threads`.
+/// All gRPC services. Cancelling `stop` ends every stream, so that clients reconnect elsewhere.
 pub(crate) fn routes(
     pilot: Arc<ControlPlane>,
     identifier: String,
     budget: Budget,
-    threads: Handle,
     stop: CancellationToken,
 ) -> ChargedRoutes {
     let (reporter, health) = tonic_health::server::health_reporter();
@@ -64,7 +62,7 @@ pub(crate) fn routes(
     let newer = LazyService::new(|| reflection().build_v1().expect(COMPLETE));
     // For tools from before 2023, such as old versions of grpcurl.
     let older = LazyService::new(|| reflection().build_v1alpha().expect(COMPLETE));
-    let options = Options { budget: budget.clone(), runtime: Some(threads), identifier, stop, ..Options::default() };
+    let options = Options { budget: budget.clone(), identifier, stop, ..Options::default() };
     let routes = xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older);
     ChargedRoutes { routes, budget }
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod client_runtime;
 mod connections;
 pub mod environment;
 pub mod file_descriptors;
@@ -16,7 +17,6 @@ pub mod metrics;
 pub mod offline;
 mod registries;
 pub mod request;
-mod runtimes;
 pub mod serve;
 pub mod startup;
 mod stores;

@@ -12,7 +12,6 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request as HttpRequest, Response as HttpResponse};
-use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::server::NamedService;
 use tonic::service::Routes;
@@ -35,9 +34,6 @@ pub struct Options {
     pub limits: Limits,
     /// Limits for all clients together.
     pub budget: Budget,
-    /// The runtime for streams; None for the runtime of their connections. A separate one keeps connections responsive
-    /// while responses are computed.
-    pub runtime: Option<Handle>,
     /// Sent to clients as the control plane's identifier.
     pub identifier: String,
     /// Ends every stream with `Unavailable`, so that clients reconnect to another server.
@@ -50,7 +46,6 @@ pub fn routes<C: Control>(control: Arc<C>, options: Options) -> Routes {
         control,
         limits: Arc::new(options.limits),
         budget: options.budget,
-        runtime: options.runtime,
         identifier: options.identifier.into(),
         stop: options.stop,
         seed: RandomState::new(),
@@ -142,7 +137,6 @@ struct Shared<C> {
     control: Arc<C>,
     limits: Arc<Limits>,
     budget: Budget,
-    runtime: Option<Handle>,
     identifier: Arc<str>,
     stop: CancellationToken,
     /// Random per process, so that a nonce of one server is unknown to the next.
@@ -218,10 +212,7 @@ impl<C: Control> Shared<C> {
         let (responses, body) = MessageBody::new();
         let control = Arc::clone(&self.control);
         let stream = stream::run::<C, R>(control, requests, responses, peer, terms, self.stop.clone());
-        match &self.runtime {
-            Some(runtime) => runtime.spawn(stream),
-            None => tokio::spawn(stream),
-        };
+        tokio::spawn(stream);
         let mut response = HttpResponse::new(Body::new(body));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         response

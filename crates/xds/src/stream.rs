@@ -129,11 +129,11 @@ async fn greet<C: Control, R: Request>(
     requests: &mut Requests,
     peer: Peer,
     terms: Terms,
-) -> Result<Option<(Session<C::Client>, String)>, Status> {
+) -> Result<Option<(Box<Session<C::Client>>, String)>, Status> {
     let (mut first, _turn) = loop {
         let Some(message) = requests.next().await? else { return Ok(None) };
         let turn = if message.len() > LARGE { Some(terms.share.turn().await) } else { None };
-        let request: R = decode(&message, &terms.limits)?;
+        let request: R = decode_aside(message, &terms.limits).await?;
         // Agents may report health before their Envoy sends its first request.
         if request.kind() != TypeUrl::HEALTH.as_str() {
             break (request, turn);
@@ -145,13 +145,13 @@ async fn greet<C: Control, R: Request>(
     check(&node, &terms.limits)?;
     let node_id = node.id.clone();
     let client = control.connect(node, peer).await?;
-    let session = Session::new(client, terms, Instant::now().into_std());
+    let session = Box::new(Session::new(client, terms, Instant::now().into_std()));
     let session = work(session, |session| first.apply(session)).await?;
     Ok(Some((session, node_id)))
 }
 
 async fn serve<C: Client, R: Request>(
-    session: Session<C>,
+    session: Box<Session<C>>,
     node_id: &str,
     requests: &mut Requests,
     responses: &Sender,
@@ -169,11 +169,11 @@ async fn serve<C: Client, R: Request>(
 
 /// Serves a client until it closes its side of the stream.
 async fn exchange<C: Client, R: Request>(
-    mut session: Session<C>,
+    mut session: Box<Session<C>>,
     node_id: &str,
     requests: &mut Requests,
     responses: &Sender,
-) -> Result<Session<C>, Status> {
+) -> Result<Box<Session<C>>, Status> {
     let mut due = true;
     loop {
         let wake = wake(session.wakes_at());
@@ -215,7 +215,7 @@ async fn exchange<C: Client, R: Request>(
 }
 
 /// Sends the remaining responses after the client has closed its side.
-async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Result<Status, Status> {
+async fn finish<C: Client>(mut session: Box<Session<C>>, responses: &Sender) -> Result<Status, Status> {
     while let Ok(slot) = responses.reserve().await {
         let response;
         (session, response) = next(session).await?;
@@ -228,7 +228,7 @@ async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Resul
 }
 
 /// Computes the next response, on the client's executor unless it is quick.
-async fn next<C: Client>(mut session: Session<C>) -> Result<(Session<C>, Option<Response>), Status> {
+async fn next<C: Client>(mut session: Box<Session<C>>) -> Result<(Box<Session<C>>, Option<Response>), Status> {
     let now = Instant::now().into_std();
     if !session.is_due(now) {
         return Ok((session, None));
@@ -248,9 +248,9 @@ async fn next<C: Client>(mut session: Session<C>) -> Result<(Session<C>, Option<
 
 /// Applies a function to the session on the client's executor.
 async fn work<C: Client>(
-    mut session: Session<C>,
+    mut session: Box<Session<C>>,
     job: impl FnOnce(&mut Session<C>) -> Result<(), Status> + Send + 'static,
-) -> Result<Session<C>, Status> {
+) -> Result<Box<Session<C>>, Status> {
     let executor = session.client.executor();
     executor.run(move || job(&mut session).map(|()| session)).await?
 }
@@ -263,14 +263,14 @@ async fn wake(at: Option<std::time::Instant>) {
 }
 
 async fn accept<C: Client, R: Request>(
-    session: Session<C>,
+    session: Box<Session<C>>,
     node_id: &str,
     message: Bytes,
-) -> Result<Session<C>, Status> {
+) -> Result<Box<Session<C>>, Status> {
     let share = session.terms.share.clone();
     let is_large = message.len() > LARGE;
     let _turn_to_decode = if is_large { Some(share.turn().await) } else { None };
-    let mut request: R = decode(&message, &session.terms.limits)?;
+    let mut request: R = decode_aside(message, &session.terms.limits).await?;
     let is_heavy = is_large || session.is_heavy() && !request.is_plain_answer();
     let _turn = if is_heavy && !is_large { Some(share.turn().await) } else { None };
     // Finding the cause of a rejection searches all configuration.
@@ -285,6 +285,16 @@ async fn accept<C: Client, R: Request>(
         }
         _ => work(session, move |session| request.apply(session)).await,
     }
+}
+
+/// Decodes a request. Decoding a large request takes milliseconds, which other streams of this thread must not wait for.
+async fn decode_aside<R: Request>(message: Bytes, limits: &Arc<Limits>) -> Result<R, Status> {
+    if message.len() <= LARGE {
+        return decode(&message, limits);
+    }
+    let limits = Arc::clone(limits);
+    let decoded = tokio::task::spawn_blocking(move || decode(&message, &limits)).await;
+    decoded.map_err(|_| Status::internal("could not decode a request"))?
 }
 
 fn check(node: &Node, limits: &Limits) -> Result<(), Status> {

@@ -11,7 +11,6 @@ use std::time::Duration;
 use ::sources::source::SourceTask;
 use anyhow::{Context, Result};
 use cli::version;
-use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -20,11 +19,11 @@ use tracing::{info, warn};
 use xds::Budget;
 
 use crate::args::DiscoveryFlags;
+use crate::client_runtime::ClientRuntime;
 use crate::environment::{Environment, Instance};
 use crate::grpc::{self, ChargedRoutes};
 use crate::http::{AllowedHosts, Pages};
 use crate::kubernetes::{self, StatusWriterTask};
-use crate::runtimes::Runtimes;
 use crate::serve::housekeeping;
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::SnapshotWriter;
@@ -45,7 +44,7 @@ pub struct Server {
     status_writer: Option<StatusWriterTask>,
     listeners: TaskTracker,
     stop: StopTokens,
-    _runtimes: Runtimes,
+    _clients: ClientRuntime,
 }
 
 /// Shutdown in two steps: clients first, so that the last stream still gets consistent answers.
@@ -112,8 +111,8 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
     pilot.trust = trust.as_ref().map(|running| running.trust.clone());
     pilot.authentication = trust.as_ref().and_then(|running| running.authentication.clone());
     let pilot = housekeeping::started(pilot);
-    let runtimes = Runtimes::start()?;
-    let routes = grpc_routes(args, &instance, &pilot, runtimes.streams(), &stop.clients);
+    let clients = ClientRuntime::start()?;
+    let routes = grpc_routes(args, &instance, &pilot, &stop.clients);
     let pages = pages(args, &instance, &pilot, &stop.clients);
     let (certificates, service) = match trust {
         Some(running) => (running.certificates, running.service),
@@ -122,9 +121,9 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
     let ports = BoundPorts::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
     let secure_routes = routes.clone().with_certificates(service);
-    let (keepalive, connections) = (&args.keepalive, runtimes.connections());
-    let listeners = ports.serve(keepalive, routes, secure_routes, &pages, certificates, &connections, &stop.clients);
-    Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _runtimes: runtimes })
+    let (keepalive, runtime) = (&args.keepalive, clients.handle());
+    let listeners = ports.serve(keepalive, routes, secure_routes, &pages, certificates, &runtime, &stop.clients);
+    Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _clients: clients })
 }
 
 /// Starts the certificate authority and authentication. `None` if no port uses them.
@@ -159,14 +158,13 @@ fn grpc_routes(
     args: &DiscoveryFlags,
     instance: &Instance,
     pilot: &Arc<ControlPlane>,
-    streams: Handle,
     stop: &CancellationToken,
 ) -> ChargedRoutes {
     let name = instance.name.as_deref().unwrap_or_default();
     // Upstream's JSON, which istioctl parses.
     let identifier = serde_json::json!({"Component": "istiod", "ID": name, "Info": version::info()}).to_string();
     let budget = Budget::new(args.clients.allowance());
-    grpc::routes(pilot.clone(), identifier, budget, streams, stop.clone())
+    grpc::routes(pilot.clone(), identifier, budget, stop.clone())
 }
 
 fn pages(args: &DiscoveryFlags, instance: &Instance, pilot: &Arc<ControlPlane>, stop: &CancellationToken) -> Pages {
