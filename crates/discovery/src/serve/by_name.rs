@@ -13,7 +13,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::serve::bounded::{LeftOut, Why};
 use crate::serve::excess::{self, ClassExcess};
-use crate::serve::layers::memo::{LayerRequest, Use};
+use crate::serve::layers::RouteTable;
+use crate::serve::layers::memo::{Entry, LayerRequest};
 
 /// Cached answers. Envoys ask for one route table per port, or one per service and port; others are computed again.
 const MOST_KEPT: usize = 20_000;
@@ -33,7 +34,7 @@ pub(crate) struct ByName {
 #[derive(Clone, Debug)]
 struct Answer {
     resource: Option<Resource>,
-    made_of: Option<Arc<dyn Use>>,
+    made_of: Option<Arc<Entry<RouteTable>>>,
 }
 
 /// A resource before limits are applied.
@@ -41,7 +42,7 @@ struct Answer {
 pub(crate) struct Made {
     pub(crate) resource: Option<Resource>,
     pub(crate) problems: Vec<Problem>,
-    pub(crate) made_of: Option<Arc<dyn Use>>,
+    pub(crate) made_of: Option<Arc<Entry<RouteTable>>>,
 }
 
 impl ByName {

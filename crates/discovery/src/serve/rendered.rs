@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use api::TypeUrl;
+use model::hashed::Hashed;
 use model::problem::Problem;
 use model::proxy::ProxyKind;
 use scope::View;
@@ -17,13 +18,14 @@ use xds::{Layer, ResourceSet};
 use crate::serve::by_name::{self, ByName};
 use crate::serve::excess::ClassExcess;
 use crate::serve::layers::endpoints::{self, EndpointLayer, ServedEndpoints};
-use crate::serve::layers::memo::{Entry, LayerRequest, Use};
+use crate::serve::layers::memo::{Entry, LayerRequest};
 use crate::serve::layers::{Layers, Part, ResourceLayer, RouteTable};
 use crate::serve::renderings::Renderings;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
 /// Number of served types.
 const TYPES: usize = 7;
+const CLUSTERS: usize = 0;
 const KINDS: [TypeUrl; TYPES] = [
     TypeUrl::CLUSTER,
     TypeUrl::ENDPOINT,
@@ -62,8 +64,30 @@ struct MadeSet {
     set: Arc<ResourceSet>,
     view: Arc<View>,
     layers: Vec<Arc<Layer>>,
-    uses: Vec<Arc<dyn Use>>,
+    parts: Parts,
     by_name: Option<Arc<ByName>>,
+}
+
+/// The results that a set was made from.
+#[derive(Debug, Default)]
+enum Parts {
+    /// Resources are made by name.
+    #[default]
+    None,
+    Resources(Vec<Arc<Entry<ResourceLayer>>>),
+    /// Load assignments, each with the fingerprint of its clusters.
+    Endpoints(Vec<(u128, Arc<Entry<EndpointLayer>>)>),
+}
+
+impl Parts {
+    /// Whether a set of these parts is valid for a later snapshot. Load assignments are renewed for each.
+    fn hold(&self, request: LayerRequest<'_>) -> bool {
+        match self {
+            Parts::None => true,
+            Parts::Resources(parts) => parts.iter().all(|part| part.holds(request)),
+            Parts::Endpoints(_) => false,
+        }
+    }
 }
 
 impl fmt::Debug for RenderedView {
@@ -118,7 +142,11 @@ impl RenderedView {
     /// This class's resources of one type; `None` for types that are not served.
     pub fn set(&self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
         let index = KINDS.iter().position(|served| served == kind)?;
-        Some(self.sets[index].get_or_init(|| self.made(index, kind)).set.clone())
+        Some(self.made_set(index).set.clone())
+    }
+
+    fn made_set(&self, index: usize) -> &Arc<MadeSet> {
+        self.sets[index].get_or_init(|| self.made(index, &KINDS[index]))
     }
 
     /// Whether a set is computed, or can be made from cached layers in microseconds.
@@ -127,30 +155,27 @@ impl RenderedView {
         if self.sets[index].get().is_some() {
             return true;
         }
-        let Some(before) = self.before[index].as_deref() else { return false };
+        let Some(before) = &self.before[index] else { return false };
         if *kind == TypeUrl::ENDPOINT {
             // At most a few assignments have to be renewed.
             return self.is_quick(&TypeUrl::CLUSTER)
                 && self.view.is_same_but_endpoints(&before.view)
                 && self.request().is_some_and(|request| request.is_next_to(before.number));
         }
-        self.may_take_over(before)
+        let holds = self.may_take_over(before);
+        if holds {
+            // If another client has set it meanwhile, both are the same.
+            let _ = self.sets[index].set(before.clone());
+        }
+        holds
     }
 
     fn made(&self, index: usize, kind: &TypeUrl) -> Arc<MadeSet> {
-        let before = self.before[index].as_deref();
-        if let Some(before) = before.filter(|before| *kind != TypeUrl::ENDPOINT && self.may_take_over(before)) {
-            let MadeSet { set, layers, uses, by_name, .. } = before;
-            let (layers, uses) = (layers.clone(), uses.clone());
-            return Arc::new(MadeSet {
-                number: self.number,
-                set: set.clone(),
-                view: self.view.clone(),
-                layers,
-                uses,
-                by_name: by_name.clone(),
-            });
+        let before = self.before[index].as_ref();
+        if let Some(before) = before.filter(|before| self.may_take_over(before)) {
+            return before.clone();
         }
+        let before = before.map(|before| &**before);
         let made = match kind {
             k if *k == TypeUrl::ENDPOINT => self.endpoints(before),
             k if *k == TypeUrl::ROUTE => self.routes(),
@@ -164,7 +189,7 @@ impl RenderedView {
     fn may_take_over(&self, before: &MadeSet) -> bool {
         let Some(request) = self.request() else { return false };
         self.view.is_same_but_endpoints(&before.view)
-            && before.uses.iter().all(|used| used.holds(request))
+            && before.parts.hold(request)
             && before.by_name.as_ref().is_none_or(|by_name| by_name.holds(request))
     }
 
@@ -214,8 +239,8 @@ impl RenderedView {
             Some(before) => before.set.clone(),
             None => Arc::new(ResourceSet::of_layers(kind.clone(), layers.clone())),
         };
-        let uses = parts.into_iter().map(|part| part as Arc<dyn Use>).collect();
-        MadeSet { number: self.number, set, view: self.view.clone(), layers, uses, by_name: None }
+        let parts = Parts::Resources(parts);
+        MadeSet { number: self.number, set, view: self.view.clone(), layers, parts, by_name: None }
     }
 
     fn report<'a>(&self, kind: &TypeUrl, problems: impl Iterator<Item = &'a Problem>) {
@@ -225,20 +250,21 @@ impl RenderedView {
     }
 
     fn endpoints(&self, before: Option<&MadeSet>) -> MadeSet {
-        let parts = self.layers_of(&TypeUrl::CLUSTER);
-        let made: Vec<(Arc<Entry<EndpointLayer>>, ServedEndpoints)> = parts
+        let known = before.filter(|before| self.view.is_same_but_endpoints(&before.view));
+        let made: Vec<(u128, Arc<Entry<EndpointLayer>>, ServedEndpoints)> = self
+            .cluster_parts()
             .iter()
             .filter(|part| !part.value.clusters.is_empty())
-            .map(|part| self.endpoint_layer(&part.value))
+            .map(|part| self.endpoint_layer(&part.value.clusters, known))
             .collect();
-        self.report(&TypeUrl::ENDPOINT, made.iter().flat_map(|(_, served)| served.problems.iter()));
-        let layers: Vec<Arc<Layer>> = made.iter().map(|(_, served)| served.layer.clone()).collect();
-        let left_out: Vec<_> = made.iter().map(|(_, served)| served.left_out.clone()).collect();
-        let uses = made.into_iter().map(|(entry, _)| entry as Arc<dyn Use>).collect();
+        self.report(&TypeUrl::ENDPOINT, made.iter().flat_map(|(_, _, served)| served.problems.iter()));
+        let layers: Vec<Arc<Layer>> = made.iter().map(|(_, _, served)| served.layer.clone()).collect();
+        let left_out: Vec<_> = made.iter().map(|(_, _, served)| served.left_out.clone()).collect();
+        let parts = Parts::Endpoints(made.into_iter().map(|(clusters, entry, _)| (clusters, entry)).collect());
         let is_unused = |before: &MadeSet| before.by_name.as_ref().is_none_or(|by_name| by_name.is_empty());
         if let Some(before) = before.filter(|before| is_same(&before.layers, &layers) && is_unused(before)) {
             let (set, by_name) = (before.set.clone(), before.by_name.clone());
-            return MadeSet { number: self.number, set, view: self.view.clone(), layers, uses, by_name };
+            return MadeSet { number: self.number, set, view: self.view.clone(), layers, parts, by_name };
         }
         let (view, renderings) = (self.view.clone(), self.renderings().clone());
         let by_name = Arc::new(self.by_name(TypeUrl::ENDPOINT));
@@ -259,20 +285,41 @@ impl RenderedView {
             set: Arc::new(set),
             view: self.view.clone(),
             layers,
-            uses,
+            parts,
             by_name: Some(by_name),
         }
     }
 
-    fn endpoint_layer(&self, clusters: &ResourceLayer) -> (Arc<Entry<EndpointLayer>>, ServedEndpoints) {
-        if let (Source::Shared { layers, .. }, Some(request)) = (&self.source, self.request()) {
-            return layers.endpoints(request, &clusters.clusters);
+    /// The layers of clusters, whose outbound ones need endpoints.
+    fn cluster_parts(&self) -> Vec<Arc<Entry<ResourceLayer>>> {
+        match &self.made_set(CLUSTERS).parts {
+            Parts::Resources(parts) => parts.clone(),
+            Parts::None | Parts::Endpoints(_) => self.layers_of(&TypeUrl::CLUSTER),
         }
-        let (view, reads) = self.view.recording();
-        let clusters: &[OutboundCluster] = &clusters.clusters;
-        let made = EndpointLayer::new(self.number, (&view, &reads), clusters, self.renderings());
-        let served = made.served();
-        (Entry::unshared(made, &self.view), served)
+    }
+
+    /// The load assignments of clusters: those of `known`, a set of this class that differs in endpoints only, brought
+    /// up to date, or those that other clients with the same clusters have.
+    fn endpoint_layer(
+        &self,
+        clusters: &Hashed<Vec<OutboundCluster>>,
+        known: Option<&MadeSet>,
+    ) -> (u128, Arc<Entry<EndpointLayer>>, ServedEndpoints) {
+        let fingerprint = clusters.fingerprint();
+        let (Source::Shared { layers, .. }, Some(request)) = (&self.source, self.request()) else {
+            let (view, reads) = self.view.recording();
+            let made = EndpointLayer::new(self.number, (&view, &reads), clusters, self.renderings());
+            let served = made.served();
+            return (fingerprint, Entry::unshared(made, &self.view), served);
+        };
+        if let Some(Parts::Endpoints(parts)) = known.map(|known| &known.parts)
+            && let Some((_, entry)) = parts.iter().find(|(of, _)| *of == fingerprint)
+            && let Some(served) = entry.value.at(request, &layers.renderings)
+        {
+            return (fingerprint, entry.clone(), served);
+        }
+        let (entry, served) = layers.endpoints(request, clusters);
+        (fingerprint, entry, served)
     }
 
     fn routes(&self) -> MadeSet {
@@ -292,15 +339,7 @@ impl RenderedView {
                 }
             })
         });
-        let (layers, uses) = (Vec::new(), Vec::new());
-        MadeSet {
-            number: self.number,
-            set: Arc::new(set),
-            view: self.view.clone(),
-            layers,
-            uses,
-            by_name: Some(by_name),
-        }
+        self.unlisted(set, Some(by_name))
     }
 
     fn by_name(&self, kind: TypeUrl) -> ByName {
@@ -314,8 +353,13 @@ impl RenderedView {
         let set = ResourceSet::new(TypeUrl::SECRET, []).with_fallback(move |name| {
             recipe(&view, &TypeUrl::SECRET, name, &mut Vec::new()).map(|recipe| recipe.render())
         });
-        let (layers, uses) = (Vec::new(), Vec::new());
-        MadeSet { number: self.number, set: Arc::new(set), view: self.view.clone(), layers, uses, by_name: None }
+        self.unlisted(set, None)
+    }
+
+    /// A set whose resources are made by name.
+    fn unlisted(&self, set: ResourceSet, by_name: Option<Arc<ByName>>) -> MadeSet {
+        let (set, view) = (Arc::new(set), self.view.clone());
+        MadeSet { number: self.number, set, view, layers: Vec::new(), parts: Parts::None, by_name }
     }
 }
 

@@ -296,6 +296,16 @@ impl Session {
         (self.placement, self.cut) = self.views.cut(&self.published, proxy, pins, Some(&self.placement));
         self.connection.adopt(self.cut.clone());
     }
+
+    /// Moves on to a snapshot; its resources are rendered afterwards.
+    fn follow(&mut self, published: Arc<PublishedSnapshot>) {
+        self.published = published;
+        self.timer.adopted(self.published.at);
+        if self.quarantine.follow(self.published.number, &self.published.snapshot) {
+            self.register.follow();
+        }
+        self.follower.accepts(self.quarantine.accepted_in_all());
+    }
 }
 
 impl Client for Session {
@@ -319,22 +329,18 @@ impl Client for Session {
     }
 
     fn adopt(&mut self) {
-        self.published = self.snapshots.borrow_and_update().clone();
-        self.timer.adopted(self.published.at);
-        if self.quarantine.follow(self.published.number, &self.published.snapshot) {
-            self.register.follow();
-        }
-        self.follower.accepts(self.quarantine.accepted_in_all());
+        let published = self.snapshots.borrow_and_update().clone();
+        self.follow(published);
         self.recut();
     }
 
     fn adopt_quickly(&mut self) -> bool {
-        let published = self.snapshots.borrow().clone();
-        let (proxy, has_pins) = (&self.connection.proxy, !self.quarantine.pins().is_empty());
-        if has_pins || !self.views.is_quick(&published, proxy, &self.placement, &self.cut) {
-            return false;
-        }
-        self.adopt();
+        let published = self.snapshots.borrow_and_update().clone();
+        let proxy = &self.connection.proxy;
+        let Some(cut) = self.views.cut_quickly(&published, proxy, &mut self.placement, &self.cut) else { return false };
+        self.cut = cut;
+        self.follow(published);
+        self.connection.adopt(self.cut.clone());
         true
     }
 

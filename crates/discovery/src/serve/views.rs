@@ -98,15 +98,25 @@ impl Views {
         Placement { class, inbound, pins, basis }
     }
 
-    /// Whether a client without pins keeps its placement, and its view of this snapshot takes microseconds to compute.
-    pub fn is_quick(
+    /// The view of a client in this snapshot, given its view before. `None` if the client has pins or another placement
+    /// now, or if the view takes longer than microseconds to compute.
+    pub fn cut_quickly(
         &self,
-        published: &PublishedSnapshot,
+        published: &Arc<PublishedSnapshot>,
         proxy: &Proxy,
-        before: &Placement,
-        cut: &RenderedView,
-    ) -> bool {
-        cut.view.renews_quickly(&published.snapshot) && before.basis.is_same(&Basis::of(&published.snapshot, proxy))
+        placement: &mut Placement,
+        before: &RenderedView,
+    ) -> Option<Arc<RenderedView>> {
+        let world = &published.snapshot;
+        if placement.pins != 0 || !before.view.renews_quickly(world) {
+            return None;
+        }
+        let basis = Basis::of(world, proxy);
+        if !placement.basis.is_same(&basis) {
+            return None;
+        }
+        placement.basis = basis;
+        Some(placement.class.advance(published, world, placement, &self.layers))
     }
 
     /// The view of this proxy with these pins, which no client shares.

@@ -82,11 +82,15 @@ impl<T> Entry<T> {
         Arc::new(Entry { value, endpoints: EndpointReads::default(), valid: Mutex::new(valid) })
     }
 
-    /// Whether the result is valid for a view with the same inputs; only endpoints are compared.
+    /// Whether the result is valid for a view with the same inputs; only endpoints are compared. A result that is
+    /// valid for a later snapshot is served too: the client will take up that snapshot next.
     pub(crate) fn holds(&self, request: LayerRequest<'_>) -> bool {
+        if self.endpoints.is_empty() {
+            return true;
+        }
         let mut valid = self.valid.lock();
         let (published, view) = (request.published, request.view);
-        if valid.number == published.number {
+        if valid.number >= published.number {
             return true;
         }
         let is_same = |key: &_, aspect| {
@@ -94,11 +98,10 @@ impl<T> Entry<T> {
             found.is_none_or(|found| view.has_endpoints(key, aspect, *found))
         };
         let holds = match request.changed_endpoints(valid.number) {
-            _ if self.endpoints.is_empty() => true,
             Some(changed) => changed.iter().all(|key| is_same(key, Aspect::All) && is_same(key, Aspect::Identities)),
             None => self.endpoints.iter().all(|((key, aspect), found)| view.has_endpoints(key, *aspect, *found)),
         };
-        if holds && valid.number < published.number {
+        if holds {
             *valid = Valid { number: published.number, _inputs: view.clone() };
         }
         holds
@@ -208,16 +211,5 @@ impl<T> Memo<T> {
         let all: Vec<Arc<Entry<T>>> =
             self.named.lock().values().flatten().flat_map(|group| group.entries.values().cloned()).collect();
         all.iter().for_each(|entry| act(&entry.value));
-    }
-}
-
-/// A result from which a set was computed.
-pub(crate) trait Use: std::fmt::Debug + Send + Sync {
-    fn holds(&self, request: LayerRequest<'_>) -> bool;
-}
-
-impl<T: std::fmt::Debug + Send + Sync> Use for Entry<T> {
-    fn holds(&self, request: LayerRequest<'_>) -> bool {
-        Entry::holds(self, request)
     }
 }
