@@ -9,10 +9,10 @@ use api::{TypeUrl, Version};
 use tonic::Status;
 
 use crate::control::{Client, Event};
-use crate::layer::Sum;
+use crate::layer::{NameSet, Sum};
 use crate::session::{Session, Warming};
 use crate::set::ResourceSet;
-use crate::subscription::Subscription;
+use crate::subscription::{Added, Subscription};
 use crate::watch::{Held, Watch};
 
 impl<C: Client> Session<C> {
@@ -23,7 +23,7 @@ impl<C: Client> Session<C> {
             self.client.observe(&Event::Health { error: request.error_detail.as_ref().map(|e| e.message.as_str()) });
             return Ok(());
         }
-        let subscribe = self.interned(&kind, request.resource_names_subscribe)?;
+        let subscribe = request.resource_names_subscribe;
         let unsubscribe = request.resource_names_unsubscribe;
         let nonce = request.response_nonce;
         if self.watch(&kind).is_none() {
@@ -37,13 +37,14 @@ impl<C: Client> Session<C> {
             let error = request.error_detail.as_ref().map(|e| (e.code, e.message.as_str()));
             self.answer(&kind, &nonce, error);
         }
+        let subscribe = self.interned(&kind, subscribe)?;
         self.delta_modify(&kind, subscribe, &unsubscribe)
     }
 
     fn delta_begin(
         &mut self,
         kind: TypeUrl,
-        subscribe: Vec<Arc<str>>,
+        subscribe: Vec<String>,
         unsubscribe: &[String],
         held: BTreeMap<String, String>,
     ) -> Result<(), Status> {
@@ -55,7 +56,13 @@ impl<C: Client> Session<C> {
             self.returns_with_clusters();
         }
         let mut watch = Watch::new(kind.clone());
-        let (subscription, added) = Subscription::begin(&kind, subscribe, unsubscribe);
+        let (subscription, added) = match self.subscribed_whole(&kind, &subscribe, unsubscribe) {
+            Some(names) => {
+                let added = Added { wildcard: false, names: names.names.iter().cloned().collect() };
+                (Subscription::of(names), added)
+            }
+            None => Subscription::begin(&kind, self.interned(&kind, subscribe)?, unsubscribe),
+        };
         // A client without any resources waits for the first response even if it is empty.
         watch.owed = added.wildcard;
         if let Some(current) = self.held_in_full(&kind, &subscription, &held) {
@@ -80,6 +87,15 @@ impl<C: Client> Session<C> {
         Ok(())
     }
 
+    /// All names of the current set, if a first request subscribes to exactly these. One comparison of sums covers all.
+    fn subscribed_whole(&mut self, kind: &TypeUrl, subscribe: &[String], unsubscribe: &[String]) -> Option<NameSet> {
+        if subscribe.is_empty() || !unsubscribe.is_empty() {
+            return None;
+        }
+        let sum = subscribe.iter().fold(Sum::default(), |sum, name| sum.plus(Sum::of_name(name)));
+        self.client.current(kind)?.names_equal_to(subscribe.len(), sum)
+    }
+
     /// The current set, if the client holds exactly its resources. One comparison of sums covers all of them.
     fn held_in_full(
         &mut self,
@@ -91,9 +107,8 @@ impl<C: Client> Session<C> {
             return None;
         }
         let current = self.client.current(kind)?;
-        let names = &subscription.names;
-        let is_wanted = subscription.wildcard && names.is_empty()
-            || names.len() == current.len() && names.iter().all(|name| current.listed(name).is_some());
+        let is_wanted =
+            subscription.wildcard && subscription.names.is_empty() || current.lists_exactly(&subscription.names);
         let sum = held
             .iter()
             .try_fold(Sum::default(), |sum, (name, version)| Some(sum.plus(Sum::of(name, Version::parse(version)?))));
@@ -120,8 +135,12 @@ impl<C: Client> Session<C> {
             return Ok(());
         }
         let most = self.terms.limits.names;
+        let current = self.client.current(kind);
         let Some(watch) = self.watch(kind) else { return Ok(()) };
         let added = watch.subscription.modify(subscribe, unsubscribe);
+        if let Some(current) = current {
+            watch.subscription.share(&current);
+        }
         if watch.subscription.names.len() > most {
             return Err(Status::resource_exhausted(format!("more than {most} resource names on a stream")));
         }

@@ -2,25 +2,38 @@
 //! change shares all unchanged resources with its predecessor, and the Step between two layers is computed once for
 //! all streams, in time proportional to the difference.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::{Resource, TypeUrl, Version};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use parking_lot::{Mutex, MutexGuard};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::payload::{Payload, Protocol};
 
 /// Steps cached per layer. Streams are one or two layers behind; more steps would only use memory.
 const STEPS: usize = 4;
 
+/// Names of resources, with their sum and the bytes of all of them. Equal sets are shared where they are that of a layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NameSet {
+    pub(crate) names: Arc<BTreeSet<Arc<str>>>,
+    pub(crate) sum: Sum,
+    pub(crate) bytes: usize,
+}
+
 /// Resources of one type, with their encoded form while it is in use.
 #[derive(Default)]
 pub struct Layer {
     resources: OrdMap<Arc<str>, Resource>,
     sum: Sum,
+    /// The same over names alone, and the bytes of all names.
+    name_sum: Sum,
+    name_bytes: usize,
+    names: OnceLock<Arc<BTreeSet<Arc<str>>>>,
     encoded: Mutex<Encoded>,
 }
 
@@ -48,11 +61,16 @@ impl Sum {
         Sum::of(&resource.name, resource.version)
     }
 
+    /// The part of one name, in a sum over names alone.
+    pub(crate) fn of_name(name: &str) -> Sum {
+        Sum(xxh3_128(name.as_bytes()))
+    }
+
     pub(crate) fn plus(self, other: Sum) -> Sum {
         Sum(self.0.wrapping_add(other.0))
     }
 
-    fn minus(self, other: Sum) -> Sum {
+    pub(crate) fn minus(self, other: Sum) -> Sum {
         Sum(self.0.wrapping_sub(other.0))
     }
 
@@ -67,27 +85,70 @@ impl Layer {
         let mut sorted: Vec<Resource> = resources.into_iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         sorted.dedup_by(|later, first| later.name == first.name);
-        let sum = sorted.iter().fold(Sum::default(), |sum, resource| sum.plus(Sum::of_resource(resource)));
-        let resources = sorted.into_iter().map(|resource| (Arc::clone(&resource.name), resource)).collect();
-        Layer { resources, sum, encoded: Mutex::default() }
+        let mut layer = Layer::default();
+        for resource in &sorted {
+            layer.sum = layer.sum.plus(Sum::of_resource(resource));
+            layer.add_name(&resource.name);
+        }
+        layer.resources = sorted.into_iter().map(|resource| (Arc::clone(&resource.name), resource)).collect();
+        layer
     }
 
     /// The layer with some resources replaced, added, or removed (`None`).
     #[must_use]
     pub fn with(&self, changes: impl IntoIterator<Item = (Arc<str>, Option<Resource>)>) -> Layer {
-        let (mut resources, mut sum) = (self.resources.clone(), self.sum);
+        let Self { resources, sum, name_sum, name_bytes, .. } = self;
+        let mut layer = Layer {
+            resources: resources.clone(),
+            sum: *sum,
+            name_sum: *name_sum,
+            name_bytes: *name_bytes,
+            ..Layer::default()
+        };
         for (name, change) in changes {
-            let before = match change {
-                Some(resource) if resources.get(&name).is_some_and(|held| held.version == resource.version) => continue,
-                Some(resource) => {
-                    sum = sum.plus(Sum::of_resource(&resource));
-                    resources.insert(name, resource)
-                }
-                None => resources.remove(&name),
-            };
-            sum = before.iter().fold(sum, |sum, before| sum.minus(Sum::of_resource(before)));
+            match change {
+                Some(resource) => layer.insert(name, resource),
+                None => layer.remove(&name),
+            }
         }
-        Layer { resources, sum, encoded: Mutex::default() }
+        if layer.name_sum == self.name_sum {
+            layer.names = self.names.clone();
+        }
+        layer
+    }
+
+    fn insert(&mut self, name: Arc<str>, resource: Resource) {
+        match self.resources.get(&name) {
+            Some(held) if held.version == resource.version => return,
+            Some(held) => self.sum = self.sum.minus(Sum::of_resource(held)),
+            None => self.add_name(&name),
+        }
+        self.sum = self.sum.plus(Sum::of_resource(&resource));
+        self.resources.insert(name, resource);
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(held) = self.resources.remove(name) {
+            self.sum = self.sum.minus(Sum::of_resource(&held));
+            self.name_sum = self.name_sum.minus(Sum::of_name(name));
+            self.name_bytes -= name.len();
+        }
+    }
+
+    fn add_name(&mut self, name: &str) {
+        self.name_sum = self.name_sum.plus(Sum::of_name(name));
+        self.name_bytes += name.len();
+    }
+
+    /// All names. Streams that subscribe to all of them share the set.
+    pub(crate) fn names(&self) -> NameSet {
+        let names = self.names.get_or_init(|| Arc::new(self.resources.keys().cloned().collect()));
+        NameSet { names: Arc::clone(names), sum: self.name_sum, bytes: self.name_bytes }
+    }
+
+    /// Whether these are all names, given their number and sum.
+    pub(crate) fn has_names(&self, count: usize, sum: Sum) -> bool {
+        self.len() == count && self.name_sum == sum
     }
 
     pub fn get(&self, name: &str) -> Option<&Resource> {
@@ -248,6 +309,7 @@ mod tests {
             }
             let fresh = Layer::new(model.into_values());
             prop_assert_eq!(layer.sum(), fresh.sum());
+            prop_assert_eq!(layer.names(), fresh.names());
             prop_assert_eq!(layer.iter().collect::<Vec<_>>(), fresh.iter().collect::<Vec<_>>());
             let step = layer.step_from(&earlier);
             let changes = step.changed.iter().map(|r| (Arc::clone(&r.name), Some(r.clone())));

@@ -77,6 +77,10 @@ fn within(what: &str, count: usize, most: usize) -> Result<(), Status> {
 
 /// Bytes for those names of one type that do not exist.
 fn cost(watch: &Watch, current: Option<&ResourceSet>) -> usize {
+    let lists_all = |set: &ResourceSet| set.lists_exactly(&watch.subscription.names);
+    if watch.holding.except.is_empty() && current.is_some_and(lists_all) {
+        return 0;
+    }
     let exists = |name: &str| current.is_some_and(|set| set.listed(name).is_some());
     let named = &watch.subscription.names;
     let held = watch.holding.except.keys().filter(|name| !named.contains(*name));

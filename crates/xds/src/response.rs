@@ -26,12 +26,13 @@ pub(crate) struct Response {
 /// Fields of a response that belong to the stream.
 pub(crate) struct Head<'a> {
     pub(crate) nonce: &'a str,
-    pub(crate) identifier: &'a str,
+    /// Who sends it, if the response says so.
+    pub(crate) identifier: Option<&'a str>,
 }
 
 impl Head<'_> {
     fn control_plane(&self) -> Option<ControlPlane> {
-        Some(ControlPlane { identifier: self.identifier.to_owned() })
+        self.identifier.map(|identifier| ControlPlane { identifier: identifier.to_owned() })
     }
 }
 

@@ -77,6 +77,7 @@ impl Warming {
         match self {
             Self::Everything => {}
             _ if plan.everything => *self = Self::Everything,
+            _ if plan.changed.is_empty() => {}
             Self::Names(names) => names.extend(plan.changed.iter().map(|r| Arc::clone(&r.name))),
             Self::Nothing => *self = Self::Names(plan.changed.iter().map(|r| Arc::clone(&r.name)).collect()),
         }
@@ -311,6 +312,11 @@ impl<C: Client> Session<C> {
             watch.carried_out_nothing(self.epoch);
             return None;
         };
+        if watch.is_unchanged(&target) {
+            watch.unchanged(self.epoch);
+            self.client.observe(&Event::UpToDate { kind: &watch.kind });
+            return None;
+        }
         let plan = watch.plan(&target, self.epoch, released);
         if !is_news(self.terms.protocol, watch, &plan, &target) {
             watch.carried_out(plan, target, self.epoch);
@@ -335,8 +341,10 @@ impl<C: Client> Session<C> {
     fn send(&mut self, at: usize, mut plan: Plan, target: Arc<ResourceSet>, now: Instant) -> Response {
         self.responses += 1;
         let nonce = nonce_text(self.terms.stream, self.responses);
-        let head = Head { nonce: &nonce, identifier: &self.terms.identifier };
         let kind = self.watches[at].kind.clone();
+        // The first response names the control plane, which Envoy keeps; istioctl reads the name of each debug page.
+        let is_named = self.responses == 1 || kind.is_debug();
+        let head = Head { nonce: &nonce, identifier: is_named.then_some(&*self.terms.identifier) };
         let response = response(self.terms.protocol, &self.watches[at], &plan, &target, &head);
         if self.terms.protocol == Protocol::Sotw {
             plan.lists_all();

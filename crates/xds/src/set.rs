@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use api::{Resource, TypeUrl, Version};
 
-use crate::layer::{Layer, Step, Sum};
+use crate::layer::{Layer, NameSet, Step, Sum};
 use crate::payload::{Payload, Protocol};
 
 type Fallback = Arc<dyn Fn(&str) -> Option<Resource> + Send + Sync>;
@@ -34,9 +34,12 @@ impl ResourceSet {
         let mut disjoint: Vec<Arc<Layer>> = Vec::with_capacity(layers.len());
         for layer in layers {
             let is_hidden = |name: &str| disjoint.iter().any(|earlier| earlier.get(name).is_some());
-            // Later layers are the small ones.
-            let hidden: Vec<_> = layer.iter().filter(|r| is_hidden(&r.name)).map(|r| (r.name.clone(), None)).collect();
-            disjoint.push(if hidden.is_empty() { layer } else { Arc::new(layer.with(hidden)) });
+            // The first layer has all resources of the mesh; later layers are small.
+            let names = if disjoint.is_empty() { None } else { Some(layer.iter().map(|r| &r.name)) };
+            let hidden: Vec<_> = names.into_iter().flatten().filter(|name| is_hidden(name)).cloned().collect();
+            let is_disjoint = hidden.is_empty();
+            let without = || Arc::new(layer.with(hidden.into_iter().map(|name| (name, None))));
+            disjoint.push(if is_disjoint { layer } else { without() });
         }
         Self { kind, content: None, layers: disjoint.into(), fallback: None, withheld: BTreeSet::new() }
     }
@@ -103,6 +106,18 @@ impl ResourceSet {
             all.sort_by(|a, b| a.name.cmp(&b.name));
         }
         all.into_iter()
+    }
+
+    /// All listed names, if one layer has them and these are as many with this sum.
+    pub(crate) fn names_equal_to(&self, count: usize, sum: Sum) -> Option<NameSet> {
+        let [layer] = &*self.layers else { return None };
+        layer.has_names(count, sum).then(|| layer.names())
+    }
+
+    /// Whether a shared set of names is that of all listed resources.
+    pub(crate) fn lists_exactly(&self, names: &Arc<BTreeSet<Arc<str>>>) -> bool {
+        let [layer] = &*self.layers else { return false };
+        !names.is_empty() && layer.len() == names.len() && Arc::ptr_eq(&layer.names().names, names)
     }
 
     pub fn len(&self) -> usize {

@@ -11,6 +11,7 @@ use tonic::Status;
 use crate::control::{Client, Event};
 use crate::response::lists_everything;
 use crate::session::{Answer, Session};
+use crate::set::ResourceSet;
 use crate::watch::{Held, Watch};
 
 impl<C: Client> Session<C> {
@@ -39,12 +40,13 @@ impl<C: Client> Session<C> {
             }
         }
         let names = self.interned(&kind, names)?;
+        let current = self.client.current(&kind);
         let Some(watch) = self.watch(&kind) else { return Ok(()) };
         if nonce.is_empty() && watch.waits_until.is_none() {
             watch.forget();
             watch.owed |= lists_everything(&kind);
         }
-        watch.wants(names);
+        watch.wants(names, current.as_deref());
         watch.owed &= !watch.subscription.is_empty();
         if !repeated {
             self.account()?;
@@ -63,7 +65,7 @@ impl<C: Client> Session<C> {
             self.returns_warming();
         }
         let mut watch = Watch::new(kind.clone());
-        watch.wants(names);
+        watch.wants(names, self.client.current(&kind).as_deref());
         self.begin(watch)?;
         self.account()?;
         self.report_subscription(&kind);
@@ -87,8 +89,11 @@ impl<C: Client> Session<C> {
 
 impl Watch {
     /// Subscribes to these names; new ones are due.
-    fn wants(&mut self, names: Vec<Arc<str>>) {
+    fn wants(&mut self, names: Vec<Arc<str>>, current: Option<&ResourceSet>) {
         let added = self.subscription.replace(&self.kind, names);
+        if let Some(current) = current {
+            self.subscription.share(current);
+        }
         if added.wildcard {
             self.forget();
         }

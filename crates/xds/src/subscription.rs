@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use api::TypeUrl;
 
+use crate::layer::{NameSet, Sum};
+use crate::set::ResourceSet;
+
 /// The resource name that means all resources of a type.
 pub(crate) const ANY: &str = "*";
 
@@ -12,8 +15,10 @@ pub(crate) const ANY: &str = "*";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Subscription {
     pub(crate) wildcard: bool,
-    /// Shared with debug pages, which show it without a copy.
+    /// Shared with debug pages, which show it without a copy, and with other streams that want all of a layer.
     pub(crate) names: Arc<BTreeSet<Arc<str>>>,
+    /// The sum of all names.
+    name_sum: Sum,
     /// Bytes of all names together.
     pub(crate) name_bytes: usize,
     /// True once a SotW client listed names: from then on an empty list means no resources, not all.
@@ -35,6 +40,19 @@ impl Added {
 }
 
 impl Subscription {
+    /// A subscription to all names of a layer.
+    pub(crate) fn of(names: NameSet) -> Self {
+        let NameSet { names, sum, bytes } = names;
+        Self { names, name_sum: sum, name_bytes: bytes, ..Self::default() }
+    }
+
+    /// Shares the names of a set if they are the same.
+    pub(crate) fn share(&mut self, set: &ResourceSet) {
+        if let Some(shared) = set.names_equal_to(self.names.len(), self.name_sum) {
+            self.names = shared.names;
+        }
+    }
+
     pub(crate) fn covers(&self, name: &str) -> bool {
         self.wildcard || self.names.contains(name)
     }
@@ -47,9 +65,11 @@ impl Subscription {
     /// SotW: whether a request repeats the previous list, as most acknowledgements do.
     pub(crate) fn is_repeated_by(&self, names: &[String]) -> bool {
         let star = names.iter().any(|name| name == ANY);
+        let sum =
+            || names.iter().filter(|name| *name != ANY).fold(Sum::default(), |sum, name| sum.plus(Sum::of_name(name)));
         star == (self.wildcard && self.named_before)
             && names.len() == self.names.len() + usize::from(star)
-            && names.iter().all(|name| name == ANY || self.names.contains(name.as_str()))
+            && sum() == self.name_sum
     }
 
     /// SotW: whether a list is a wildcard: it has `*`, or it is empty for a wildcard type and all before it were empty.
@@ -70,6 +90,7 @@ impl Subscription {
         };
         self.wildcard = wildcard;
         self.name_bytes = names.iter().map(|name| name.len()).sum();
+        self.name_sum = names.iter().fold(Sum::default(), |sum, name| sum.plus(Sum::of_name(name)));
         self.names = Arc::new(names);
         added
     }
@@ -95,7 +116,10 @@ impl Subscription {
                 added.wildcard = true;
                 self.wildcard = true;
             } else {
-                self.name_bytes += if names.insert(Arc::clone(&name)) { name.len() } else { 0 };
+                if names.insert(Arc::clone(&name)) {
+                    self.name_bytes += name.len();
+                    self.name_sum = self.name_sum.plus(Sum::of_name(&name));
+                }
                 added.names.push(name);
             }
         }
@@ -103,8 +127,9 @@ impl Subscription {
             if name == ANY {
                 added.wildcard = false;
                 self.wildcard = false;
-            } else {
-                self.name_bytes -= if names.remove(name.as_str()) { name.len() } else { 0 };
+            } else if names.remove(name.as_str()) {
+                self.name_bytes -= name.len();
+                self.name_sum = self.name_sum.minus(Sum::of_name(name));
             }
         }
         // A name that the same request unsubscribes from is no longer in the set, so one lookup each is enough.

@@ -275,11 +275,21 @@ impl Watch {
         self.holding.base.is_some() && self.holding.except.len() + self.forced.len() <= FEW
     }
 
+    /// Whether the client holds all of a set that it was brought up to before. Nothing is compared: a set never changes.
+    pub(crate) fn is_unchanged(&self, target: &Arc<ResourceSet>) -> bool {
+        let Holding { base, except } = &self.holding;
+        let is_same = base.as_ref().is_some_and(|base| Arc::ptr_eq(base, target));
+        let is_settled = self.seen > 0 && !self.owed && self.forced.is_empty();
+        is_same && is_settled && !except.values().any(|held| matches!(held, Held::Lingering { .. }))
+    }
+
     /// Compares the client's subscription and holding with the current set. Removals that were first noticed after
     /// world `released` have to wait.
     pub(crate) fn plan(&self, target: &ResourceSet, now: Epoch, released: Epoch) -> Plan {
         let Holding { base, except } = &self.holding;
-        if base.is_none() && except.is_empty() && self.subscription.wildcard && self.subscription.names.is_empty() {
+        let Subscription { wildcard, names, .. } = &self.subscription;
+        let wants_all = *wildcard && names.is_empty() || !wildcard && target.lists_exactly(names);
+        if base.is_none() && except.is_empty() && wants_all {
             return Plan { everything: true, introduces: true, ..Plan::default() };
         }
         let step = base.as_ref().map(|base| target.step_from(base));
@@ -366,6 +376,11 @@ impl Watch {
         self.holding = Holding { base: Some(target), except };
         self.forced.clear();
         self.owed = false;
+        self.unchanged(now);
+    }
+
+    /// Records that the client holds what it should in this world.
+    pub(crate) fn unchanged(&mut self, now: Epoch) {
         self.seen = now;
         if self.waits_until.is_none() {
             self.settled = now;

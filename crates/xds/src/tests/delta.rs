@@ -1,5 +1,6 @@
 //! Rules of the delta protocol, one test each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::TypeUrl;
@@ -106,6 +107,23 @@ fn reconnecting_client_that_lacks_nothing_gets_no_resource() {
     assert_eq!(stream.change("EDS", "a a@1"), NOTHING);
     assert_eq!(stream.change("RDS", "r r@1"), NOTHING);
     assert_eq!(stream.world("CDS a=1; EDS a=2; RDS r=1"), ["EDS a=2"]);
+}
+
+#[test]
+fn streams_that_want_all_of_a_layer_share_its_names() {
+    let mut first = stream("EDS a=1 b=1 c=1");
+    assert_eq!(first.change("EDS", "c b a"), ["EDS a=1 b=1 c=1"]);
+    let mut second = stream("");
+    second.session.client.sets = first.session.client.sets.clone();
+    assert_eq!(second.change("EDS", "a"), ["EDS a=1"]);
+    let names = |stream: &mut Stream| stream.session.watch(&TypeUrl::ENDPOINT).unwrap().subscription.names.clone();
+    assert!(!Arc::ptr_eq(&names(&mut first), &names(&mut second)));
+    second.ack("EDS");
+    assert_eq!(second.change("EDS", "b c"), ["EDS b=1 c=1"]);
+    assert!(Arc::ptr_eq(&names(&mut first), &names(&mut second)));
+    second.change("EDS", "-c");
+    assert_eq!(names(&mut second).len(), 2);
+    assert_eq!(names(&mut first).len(), 3, "the others keep theirs");
 }
 
 #[test]
