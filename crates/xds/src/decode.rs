@@ -3,17 +3,29 @@
 
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use api::wire::google::rpc;
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost::{DecodeError, Message};
 use tonic::Status;
 
+use crate::held::HeldVersions;
 use crate::limits::Limits;
 
 /// The kinds of the fields of a request message, by field number.
-pub(crate) trait Fields: Message + Default {
+pub(crate) trait Fields: Default {
+    type Message: Message;
     fn field(tag: u32) -> Field;
+    fn message(&mut self) -> &mut Self::Message;
     fn set_error(&mut self, error: rpc::Status);
+    /// Adds a name with the version that the client holds.
+    fn add_held(&mut self, entry: Bytes) -> Result<(), Status>;
+}
+
+/// A delta request. Its `initial_resource_versions` are in `held`, not in the message.
+#[derive(Debug, Default)]
+pub(crate) struct DeltaRequest {
+    pub(crate) message: DeltaDiscoveryRequest,
+    pub(crate) held: HeldVersions,
 }
 
 /// The kind of a field, as far as limits differ.
@@ -21,8 +33,9 @@ pub(crate) trait Fields: Message + Default {
 pub(crate) enum Field {
     Node,
     Type,
-    /// A resource name, or a resource name with the version that the client holds.
     Name,
+    /// A resource name with the version that the client holds.
+    Held,
     /// A nonce or a version.
     Text,
     Error,
@@ -31,6 +44,17 @@ pub(crate) enum Field {
 }
 
 impl Fields for DiscoveryRequest {
+    type Message = Self;
+
+    fn message(&mut self) -> &mut Self {
+        self
+    }
+
+    fn add_held(&mut self, _: Bytes) -> Result<(), Status> {
+        // This protocol has no such field.
+        Ok(())
+    }
+
     fn field(tag: u32) -> Field {
         match tag {
             1 | 5 => Field::Text,
@@ -47,12 +71,23 @@ impl Fields for DiscoveryRequest {
     }
 }
 
-impl Fields for DeltaDiscoveryRequest {
+impl Fields for DeltaRequest {
+    type Message = DeltaDiscoveryRequest;
+
+    fn message(&mut self) -> &mut DeltaDiscoveryRequest {
+        &mut self.message
+    }
+
+    fn add_held(&mut self, entry: Bytes) -> Result<(), Status> {
+        self.held.add(entry)
+    }
+
     fn field(tag: u32) -> Field {
         match tag {
             1 => Field::Node,
             2 => Field::Type,
-            3..=5 => Field::Name,
+            3 | 4 => Field::Name,
+            5 => Field::Held,
             6 => Field::Text,
             7 => Field::Error,
             _ => Field::Other,
@@ -60,13 +95,13 @@ impl Fields for DeltaDiscoveryRequest {
     }
 
     fn set_error(&mut self, error: rpc::Status) {
-        self.error_detail = Some(error);
+        self.message.error_detail = Some(error);
     }
 }
 
 /// Decodes a request. Empty resource names are dropped.
-pub(crate) fn decode<R: Fields>(message: &[u8], limits: &Limits) -> Result<R, Status> {
-    let (mut request, mut rest, mut counted) = (R::default(), message, Counted::default());
+pub(crate) fn decode<R: Fields>(message: &Bytes, limits: &Limits) -> Result<R, Status> {
+    let (mut request, mut rest, mut counted) = (R::default(), &**message, Counted::default());
     while !rest.is_empty() {
         let whole = rest;
         let (tag, wire) = decode_key(&mut rest).map_err(bad)?;
@@ -80,15 +115,16 @@ pub(crate) fn decode<R: Fields>(message: &[u8], limits: &Limits) -> Result<R, St
         counted.check(field, content.len(), limits)?;
         match field {
             Field::Error => request.set_error(rejection(content, limits).map_err(bad)?),
-            Field::Name if content.is_empty() => {}
-            _ => request.merge(&whole[..whole.len() - rest.len()]).map_err(bad)?,
+            Field::Name | Field::Held if content.is_empty() => {}
+            Field::Held => request.add_held(message.slice_ref(content))?,
+            _ => request.message().merge(&whole[..whole.len() - rest.len()]).map_err(bad)?,
         }
     }
     Ok(request)
 }
 
 /// The content of a length-delimited field, removed from the front of `rest`.
-fn content<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Status> {
+pub(crate) fn content<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Status> {
     let len = usize::try_from(decode_varint(rest).map_err(bad)?).unwrap_or(usize::MAX);
     let (content, after) = rest.split_at_checked(len).ok_or_else(|| bad("a field is cut off"))?;
     *rest = after;
@@ -114,7 +150,7 @@ impl Counted {
                 Err(Status::invalid_argument(format!("type of {bytes} bytes, at most {most}")))
             }
             Field::Text => within("nonce or version", bytes, limits.name_bytes),
-            Field::Name => {
+            Field::Name | Field::Held => {
                 self.names += 1;
                 if self.names > limits.request_names {
                     let most = limits.request_names;
@@ -159,7 +195,7 @@ fn rejection(mut rest: &[u8], limits: &Limits) -> Result<rpc::Status, DecodeErro
     Ok(status)
 }
 
-fn bad(error: impl std::fmt::Display) -> Status {
+pub(crate) fn bad(error: impl std::fmt::Display) -> Status {
     Status::invalid_argument(format!("could not decode message: {error}"))
 }
 
@@ -169,7 +205,7 @@ mod tests {
 
     use tonic::Code;
 
-    use super::{DeltaDiscoveryRequest, DiscoveryRequest, Limits, Message, decode, rpc};
+    use super::{DeltaDiscoveryRequest, DeltaRequest, DiscoveryRequest, Limits, Message, decode, rpc};
 
     #[test]
     fn ordinary_requests_are_read_as_they_are() {
@@ -184,7 +220,7 @@ mod tests {
             error_detail: error_detail.clone(),
             ..Default::default()
         };
-        assert_eq!(decode::<DiscoveryRequest>(&sotw.encode_to_vec(), &Limits::default()).unwrap(), sotw);
+        assert_eq!(decode::<DiscoveryRequest>(&sotw.encode_to_vec().into(), &Limits::default()).unwrap(), sotw);
         let delta = DeltaDiscoveryRequest {
             node,
             type_url: "t".to_owned(),
@@ -195,7 +231,9 @@ mod tests {
             error_detail,
             ..Default::default()
         };
-        assert_eq!(decode::<DeltaDiscoveryRequest>(&delta.encode_to_vec(), &Limits::default()).unwrap(), delta);
+        let read = decode::<DeltaRequest>(&delta.encode_to_vec().into(), &Limits::default()).unwrap();
+        assert_eq!(read.held.iter().collect::<Vec<_>>(), [("c", "1")]);
+        assert_eq!(read.message, DeltaDiscoveryRequest { initial_resource_versions: Default::default(), ..delta });
     }
 
     #[test]
@@ -210,11 +248,11 @@ mod tests {
         };
         let limits = Limits::default();
         let begun = Instant::now();
-        let status = decode::<DeltaDiscoveryRequest>(&delta(49_000, 1_900_000).encode_to_vec(), &limits).unwrap_err();
+        let status = decode::<DeltaRequest>(&delta(49_000, 1_900_000).encode_to_vec().into(), &limits).unwrap_err();
         eprintln!("1,949,000 names refused in {:?}", begun.elapsed());
         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
         assert!(begun.elapsed() < Duration::from_secs(20));
-        let read = decode::<DeltaDiscoveryRequest>(&delta(2, 10).encode_to_vec(), &limits).unwrap();
+        let read = decode::<DeltaRequest>(&delta(2, 10).encode_to_vec().into(), &limits).unwrap().message;
         assert_eq!((read.resource_names_subscribe.len(), read.resource_names_unsubscribe.len()), (2, 0));
     }
 
@@ -225,7 +263,8 @@ mod tests {
             let details = vec![api::Any::default(); 1000];
             let error_detail = Some(rpc::Status { code: 3, message: message.to_owned(), details });
             let request = DiscoveryRequest { error_detail, ..Default::default() };
-            let read = decode::<DiscoveryRequest>(&request.encode_to_vec(), &limits).unwrap().error_detail.unwrap();
+            let read =
+                decode::<DiscoveryRequest>(&request.encode_to_vec().into(), &limits).unwrap().error_detail.unwrap();
             assert_eq!((read.code, &*read.message, read.details.len()), (3, expected, 0));
         };
         check("short", "short");
@@ -238,7 +277,7 @@ mod tests {
     #[test]
     fn hole_05_each_field_is_bounded_before_it_is_built() {
         let check = |request: DiscoveryRequest, expected: Code| {
-            let read = decode::<DiscoveryRequest>(&request.encode_to_vec(), &Limits::default());
+            let read = decode::<DiscoveryRequest>(&request.encode_to_vec().into(), &Limits::default());
             assert_eq!(read.err().map(|status| status.code()), Some(expected));
         };
         let large = "x".repeat(2 << 20);
@@ -254,7 +293,7 @@ mod tests {
         for garbage in
             [&b"\xff\xff\xff"[..], b"\x1a\x05a", b"\x1a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x1a\x01\xff"]
         {
-            let read = decode::<DiscoveryRequest>(garbage, &Limits::default());
+            let read = decode::<DiscoveryRequest>(&garbage.into(), &Limits::default());
             assert_eq!(read.err().map(|status| status.code()), Some(Code::InvalidArgument), "{garbage:?}");
         }
     }

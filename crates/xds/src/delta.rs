@@ -1,14 +1,14 @@
 //! Requests of the delta protocol: each subscribes to names and unsubscribes from names.
 //! The state is in `session`; `sotw` reads the requests of the other protocol into the same state.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use api::{TypeUrl, Version};
 use tonic::Status;
 
 use crate::control::{Client, Event};
+use crate::decode::DeltaRequest;
+use crate::held::HeldVersions;
 use crate::layer::{NameSet, Sum};
 use crate::session::{Session, Warming};
 use crate::set::ResourceSet;
@@ -17,7 +17,8 @@ use crate::watch::{Held, Watch};
 
 impl<C: Client> Session<C> {
     /// Applies one request. Responses to it are returned by [`Session::next`].
-    pub(crate) fn delta(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
+    pub(crate) fn delta(&mut self, request: DeltaRequest) -> Result<(), Status> {
+        let DeltaRequest { message: request, held } = request;
         let kind = self.kind(request.type_url)?;
         if kind == TypeUrl::HEALTH {
             self.client.observe(&Event::Health { error: request.error_detail.as_ref().map(|e| e.message.as_str()) });
@@ -30,7 +31,7 @@ impl<C: Client> Session<C> {
             if kind.is_debug() && !nonce.is_empty() {
                 return Ok(()); // acknowledges a debug page, which is no subscription
             }
-            return self.delta_begin(kind, subscribe, &unsubscribe, request.initial_resource_versions);
+            return self.delta_begin(kind, subscribe, &unsubscribe, &held);
         }
         if !nonce.is_empty() {
             // The names below count even if the nonce is stale: no later request repeats them.
@@ -46,7 +47,7 @@ impl<C: Client> Session<C> {
         kind: TypeUrl,
         subscribe: Vec<String>,
         unsubscribe: &[String],
-        held: BTreeMap<String, String>,
+        held: &HeldVersions,
     ) -> Result<(), Status> {
         self.returning |= !held.is_empty();
         if kind == TypeUrl::ENDPOINT && !held.is_empty() {
@@ -65,11 +66,11 @@ impl<C: Client> Session<C> {
         };
         // A client without any resources waits for the first response even if it is empty.
         watch.owed = added.wildcard;
-        if let Some(current) = self.held_in_full(&kind, &subscription, &held) {
+        if let Some(current) = self.held_in_full(&kind, &subscription, held) {
             watch.holding.base = Some(current);
         } else {
-            let held_names = self.interned(&kind, held.keys().cloned().collect())?;
-            for (name, version) in held_names.into_iter().zip(held.values()) {
+            let held_names = self.interned(&kind, held.iter().map(|(name, _)| name.to_owned()).collect())?;
+            for (name, (_, version)) in held_names.into_iter().zip(held.iter()) {
                 if subscription.covers(&name) && !self.must_resend(&kind, &name) {
                     watch.holding.except.insert(name, Version::parse(version).map_or(Held::Unknown, Held::Version));
                 }
@@ -101,7 +102,7 @@ impl<C: Client> Session<C> {
         &mut self,
         kind: &TypeUrl,
         subscription: &Subscription,
-        held: &BTreeMap<String, String>,
+        held: &HeldVersions,
     ) -> Option<Arc<ResourceSet>> {
         if held.is_empty() || *kind == TypeUrl::ENDPOINT && self.must_resend_any() {
             return None;
@@ -109,10 +110,7 @@ impl<C: Client> Session<C> {
         let current = self.client.current(kind)?;
         let is_wanted =
             subscription.wildcard && subscription.names.is_empty() || current.lists_exactly(&subscription.names);
-        let sum = held
-            .iter()
-            .try_fold(Sum::default(), |sum, (name, version)| Some(sum.plus(Sum::of(name, Version::parse(version)?))));
-        (is_wanted && held.len() == current.len() && sum == Some(current.sum())).then_some(current)
+        (is_wanted && held.equals(current.len(), current.sum())).then_some(current)
     }
 
     /// Whether any load assignment is sent although the client holds it.

@@ -16,6 +16,7 @@ mod control;
 mod decode;
 mod delta;
 mod executor;
+mod held;
 mod layer;
 mod limits;
 mod names;

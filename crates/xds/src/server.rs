@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use api::TypeUrl;
-use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use api::envoy::service::discovery::v3::DiscoveryRequest;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request as HttpRequest, Response as HttpResponse};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use tower::Service;
 use crate::body::MessageBody;
 use crate::budget::Budget;
 use crate::control::{Control, Peer};
+use crate::decode::DeltaRequest;
 use crate::limits::Limits;
 use crate::payload::Protocol;
 use crate::requests::Requests;
@@ -180,7 +181,7 @@ impl<C: Control, F: Family> Service<HttpRequest<Body>> for Discovery<C, F> {
         let response = if path == F::STREAM {
             self.shared.open::<DiscoveryRequest>(request, Protocol::Sotw, F::ONLY)
         } else if path == F::DELTA {
-            self.shared.open::<DeltaDiscoveryRequest>(request, Protocol::Delta, F::ONLY)
+            self.shared.open::<DeltaRequest>(request, Protocol::Delta, F::ONLY)
         } else {
             Status::unimplemented("").into_http()
         };

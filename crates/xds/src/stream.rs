@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
-use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use api::envoy::service::discovery::v3::DiscoveryRequest;
 use bytes::Bytes;
 use prost::Message;
 use tokio::task::yield_now;
@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 
 use crate::body::Sender;
 use crate::control::{Client, Control, Peer};
-use crate::decode::{Fields, decode};
+use crate::decode::{DeltaRequest, Fields, decode};
 use crate::limits::Limits;
 use crate::requests::{Requests, STREAM_BYTES};
 use crate::response::Response;
@@ -60,22 +60,23 @@ impl Request for DiscoveryRequest {
     }
 }
 
-impl Request for DeltaDiscoveryRequest {
+impl Request for DeltaRequest {
     fn kind(&self) -> &str {
-        &self.type_url
+        &self.message.type_url
     }
 
     fn take_node(&mut self) -> Option<Node> {
-        self.node.take()
+        self.message.node.take()
     }
 
     fn is_rejection(&self) -> bool {
-        self.error_detail.is_some()
+        self.message.error_detail.is_some()
     }
 
     fn is_plain_answer(&self) -> bool {
-        let names = self.resource_names_subscribe.is_empty() && self.resource_names_unsubscribe.is_empty();
-        names && self.initial_resource_versions.is_empty() && !self.is_rejection() && !self.response_nonce.is_empty()
+        let names =
+            self.message.resource_names_subscribe.is_empty() && self.message.resource_names_unsubscribe.is_empty();
+        names && self.held.is_empty() && !self.is_rejection() && !self.message.response_nonce.is_empty()
     }
 
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {

@@ -7,7 +7,7 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use tonic::Code;
 
-use super::{NOTHING, Stream, owned};
+use super::{NOTHING, Stream, encoded, owned};
 use crate::limits::Limits;
 use crate::payload::Protocol;
 
@@ -132,7 +132,7 @@ fn version_of_another_server_is_replaced() {
     let mut request = DeltaDiscoveryRequest { type_url: TypeUrl::CLUSTER.to_string(), ..Default::default() };
     request.initial_resource_versions.insert("a".into(), "2026-11-15T00:00:00Z/3".into());
     request.initial_resource_versions.insert("old".into(), "".into());
-    stream.session.delta(request).unwrap();
+    stream.session.delta(encoded(&request)).unwrap();
     assert_eq!(stream.responses(), ["CDS a=1"]);
     stream.ack("CDS");
     stream.now += Duration::from_secs(2);
@@ -169,7 +169,7 @@ fn stale_nonce_acknowledges_nothing_but_its_names_count() {
         resource_names_subscribe: owned(&["b"]),
         ..Default::default()
     };
-    stream.session.delta(request).unwrap();
+    stream.session.delta(encoded(&request)).unwrap();
     assert_eq!(stream.responses(), NOTHING);
     assert_eq!(stream.events(), ["RDS stale", "RDS wants 2 names, all: false"]);
     assert_eq!(stream.ack("RDS"), ["RDS b=1"]);
@@ -216,5 +216,5 @@ fn names_over_the_limit_are_refused_also_in_small_portions() {
         resource_names_subscribe: owned(&["c"]),
         ..Default::default()
     };
-    assert_eq!(stream.session.delta(more).unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(stream.session.delta(encoded(&more)).unwrap_err().code(), Code::ResourceExhausted);
 }

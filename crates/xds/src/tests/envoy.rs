@@ -8,7 +8,7 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_oneof, proptest};
 
-use super::{DecodedResponse, Stream, World, resource};
+use super::{DecodedResponse, Stream, World, encoded, resource};
 use crate::payload::Protocol;
 
 const CLUSTERS: usize = 5;
@@ -197,7 +197,7 @@ impl Play {
     fn server_reads(&mut self) -> bool {
         match self.to_server.pop_front() {
             Some(Request::Sotw(request)) => self.stream.session.sotw(request).unwrap(),
-            Some(Request::Delta(request)) => self.stream.session.delta(request).unwrap(),
+            Some(Request::Delta(request)) => self.stream.session.delta(encoded(&request)).unwrap(),
             None => return false,
         }
         true

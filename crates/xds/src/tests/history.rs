@@ -7,7 +7,7 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use super::{DecodedResponse, Stream, World};
+use super::{DecodedResponse, Stream, World, encoded};
 use crate::payload::Protocol;
 
 const KINDS: [TypeUrl; 5] =
@@ -231,7 +231,7 @@ impl Play {
         }
         match request {
             Request::Sotw(request) => self.stream.session.sotw(request).unwrap(),
-            Request::Delta(request) => self.stream.session.delta(request).unwrap(),
+            Request::Delta(request) => self.stream.session.delta(encoded(&request)).unwrap(),
         }
         true
     }

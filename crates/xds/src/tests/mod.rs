@@ -20,6 +20,7 @@ use prost::Message;
 
 use crate::budget::Budget;
 use crate::control::{Client, Event, Former, Rejection, Verdict};
+use crate::decode::{DeltaRequest, decode};
 use crate::limits::Limits;
 use crate::payload::Protocol;
 use crate::response::Response;
@@ -254,7 +255,7 @@ impl Stream {
             }
             Protocol::Delta => {
                 let request = DeltaDiscoveryRequest { type_url, response_nonce, error_detail, ..Default::default() };
-                self.session.delta(request).unwrap();
+                self.session.delta(encoded(&request)).unwrap();
             }
         }
         self.responses()
@@ -273,7 +274,7 @@ impl Stream {
                 request.resource_names_subscribe.push(word.to_owned());
             }
         }
-        self.session.delta(request).unwrap();
+        self.session.delta(encoded(&request)).unwrap();
         self.responses()
     }
 
@@ -335,6 +336,11 @@ impl std::fmt::Display for DecodedResponse {
         self.resources.iter().try_for_each(|(name, content)| write!(f, " {name}={content}"))?;
         self.removed.iter().try_for_each(|name| write!(f, " -{name}"))
     }
+}
+
+/// A request as the server reads it.
+fn encoded(request: &DeltaDiscoveryRequest) -> DeltaRequest {
+    decode(&request.encode_to_vec().into(), &Limits { request_names: usize::MAX, ..Limits::default() }).unwrap()
 }
 
 fn owned(names: &[&str]) -> Vec<String> {

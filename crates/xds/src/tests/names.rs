@@ -8,6 +8,7 @@ use api::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use api::{Resource, TypeUrl};
 use tonic::{Code, Status};
 
+use super::encoded;
 use crate::budget::{Allowance, Budget};
 use crate::control::{Client, Event};
 use crate::limits::Limits;
@@ -44,12 +45,12 @@ fn session(budget: &Budget, limits: Limits) -> Session<Known> {
 }
 
 fn ask(session: &mut Session<Known>, kind: &TypeUrl, names: Vec<String>, leave: Vec<String>) -> Result<(), Status> {
-    session.delta(DeltaDiscoveryRequest {
+    session.delta(encoded(&DeltaDiscoveryRequest {
         type_url: kind.to_string(),
         resource_names_subscribe: names,
         resource_names_unsubscribe: leave,
         ..Default::default()
-    })
+    }))
 }
 
 fn list(name: &str, count: usize) -> Vec<String> {
