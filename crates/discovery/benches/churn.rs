@@ -1,5 +1,5 @@
-//! Memory after edits and clients: 1,000 edits of a file of 0.9 MB (without a client, with one, with one that never
-//! acknowledges), and ten minutes of edits in a mesh of 300 services and 50 proxies, which then disconnect.
+//! Memory that a server owns (`RssAnon`) after edits and clients: 1,000 edits of a file of 0.9 MB (without a client, with
+//! one, with one that never acknowledges), and ten minutes of edits in a mesh of 300 services and 50 proxies, which then disconnect.
 //! `cargo bench -p discovery --bench churn`, with `-- SECONDS EDITS` for less.
 
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ async fn start(files: Vec<(String, String)>) -> DiscoveryProcess {
 
 async fn rest(server: &mut DiscoveryProcess, time: Duration) -> u64 {
     tokio::time::sleep(time).await;
-    server.process().memory_kib().unwrap_or_default()
+    server.process().owned_kib().unwrap_or_default()
 }
 
 async fn after_edits(who: &str, answers: Option<Answers>, edits: u64) {

@@ -1,5 +1,5 @@
-//! Memory of a server: empty, and with 1000 services of 10 endpoints each, before and after a client has read
-//! everything. `cargo bench -p discovery --bench memory`
+//! Memory that a server owns (`RssAnon`), and with pages of its files: empty, and with 1000 services of 10 endpoints
+//! each, before and after a client has read everything. `cargo bench -p discovery --bench memory`
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,24 +18,23 @@ const REST: Duration = Duration::from_secs(2);
 #[tokio::main]
 async fn main() {
     let mut empty = DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), DiscoveryOptions::default()).await;
-    println!("empty: {} KiB", weight(&mut empty).await);
+    println!("empty: {}", weight(&mut empty).await);
     let files = vec![("services.yaml".to_owned(), services())];
     let mut full = DiscoveryProcess::start(
         env!("CARGO_BIN_EXE_pilot-discovery"),
         DiscoveryOptions { files, ..DiscoveryOptions::default() },
     )
     .await;
-    println!("{SERVICES} services of {ENDPOINTS} endpoints: {} KiB", weight(&mut full).await);
+    println!("{SERVICES} services of {ENDPOINTS} endpoints: {}", weight(&mut full).await);
     let (clusters, endpoints) = read_all(&full).await;
-    println!(
-        "and a client that holds {clusters} clusters, {endpoints} load assignments: {} KiB",
-        weight(&mut full).await
-    );
+    println!("and a client that holds {clusters} clusters, {endpoints} load assignments: {}", weight(&mut full).await);
 }
 
-async fn weight(server: &mut DiscoveryProcess) -> u64 {
+async fn weight(server: &mut DiscoveryProcess) -> String {
     tokio::time::sleep(REST).await;
-    server.process().memory_kib().unwrap_or_default()
+    let process = server.process();
+    let [owned, resident] = [process.owned_kib(), process.memory_kib()].map(Option::unwrap_or_default);
+    format!("{owned} KiB owned, {resident} KiB resident")
 }
 
 fn services() -> String {

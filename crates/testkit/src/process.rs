@@ -78,9 +78,14 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Resident memory in KiB, if the kernel reports it.
+    /// Resident memory in KiB, pages of files included, if the kernel reports it.
     pub fn memory_kib(&self) -> Option<u64> {
         self.status_kib("VmRSS:")
+    }
+
+    /// Memory in KiB that the process owns (`RssAnon`): without pages of files, which processes share.
+    pub fn owned_kib(&self) -> Option<u64> {
+        self.status_kib("RssAnon:")
     }
 
     /// Peak resident memory in KiB.
