@@ -69,9 +69,35 @@ fn permissions_of_disabled_features_are_not_requested() {
         let all = objects(&rendered(values));
         all.into_keys().filter_map(|name| Some(name.strip_prefix("ClusterRole ")?.to_owned())).collect::<Vec<_>>()
     };
-    assert_eq!(roles(&["writeStatus=false", "makeGatewayClasses=false"]), ["istiod-read-istio-system"]);
-    let all = ["classes", "definitions", "read", "status"].map(|of| format!("istiod-{of}-istio-system"));
+    let none = ["writeStatus=false", "makeGatewayClasses=false", "certificateAuthority=false"];
+    assert_eq!(roles(&none), ["istiod-read-istio-system"]);
+    let all = ["ca", "classes", "definitions", "read", "status"].map(|of| format!("istiod-{of}-istio-system"));
     assert_eq!(roles(&["registerCRDs=true"]), all);
+}
+
+#[test]
+fn the_tls_port_is_declared_only_with_a_certificate() {
+    if servers::without("helm") {
+        return;
+    }
+    let of = |values: &[&str]| {
+        let all = objects(&rendered(values));
+        let has_port = |object: &str, field: &str| {
+            let ports = all[object].pointer(field).and_then(Value::as_array).unwrap();
+            ports.iter().any(|port| port.get("port").or(port.get("containerPort")) == Some(&json!(15012)))
+        };
+        let container = all["Deployment istiod"].pointer("/spec/template/spec/containers/0").unwrap();
+        let flag = container["args"].as_array().unwrap().contains(&json!("--tlsCertFile=/etc/istiod-tls/tls.crt"));
+        let mount = container.pointer("/volumeMounts/0/mountPath").cloned().unwrap_or_default();
+        let secret = all["Deployment istiod"].pointer("/spec/template/spec/volumes/0/secret/secretName").cloned();
+        let declared = has_port("Deployment istiod", "/spec/template/spec/containers/0/ports");
+        assert_eq!(declared, has_port("Service istiod", "/spec/ports"));
+        (declared, flag, mount, secret.unwrap_or_default())
+    };
+    assert_eq!(of(&[]), (true, false, Value::Null, Value::Null));
+    assert_eq!(of(&["certificateAuthority=false"]), (false, false, Value::Null, Value::Null));
+    let mounted = (true, true, json!("/etc/istiod-tls"), json!("istiod-tls"));
+    assert_eq!(of(&["certificateAuthority=false", "tlsSecret=istiod-tls"]), mounted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,8 +109,9 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
     let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     create(&api_server, &[system]).await;
     let kubectl = Kubectl::new(&api_server);
-    let varied: [&[&str]; 3] = [
+    let varied: [&[&str]; 4] = [
         &[],
+        &["tlsSecret=istiod-tls", "certificateAuthority=false"],
         &["registerCRDs=true", "writeStatus=false", "makeGatewayClasses=false", "revision=canary", "minReplicas=1"],
         &[
             "args={--resync=5m,--log_as_json}",
