@@ -1,6 +1,7 @@
 //! The task of one stream: passes requests and new worlds to the session and sends its responses,
 //! one at a time and only when the transport is ready.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use api::TypeUrl;
@@ -9,7 +10,7 @@ use api::envoy::service::discovery::v3::DiscoveryRequest;
 use bytes::Bytes;
 use prost::Message;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
@@ -26,6 +27,9 @@ const LARGE: usize = 64 * 1024;
 
 /// Answers with at most this many names are processed on the stream's own task.
 const FEW_NAMES: usize = 64;
+
+/// Requests of a client that are read before other tasks run.
+const REQUESTS_IN_A_ROW: usize = 8;
 
 /// The request message of a protocol.
 pub(crate) trait Request: Fields + Send + 'static {
@@ -176,8 +180,10 @@ async fn exchange<C: Client, R: Request>(
     responses: &Sender,
 ) -> Result<Box<Session<C>>, Status> {
     let mut due = true;
+    let mut in_a_row = 0_usize;
+    let mut alarm = Alarm::default();
     loop {
-        let wake = wake(session.wakes_at());
+        alarm.set(session.wakes_at());
         tokio::select! {
             biased;
             message = requests.next() => {
@@ -186,7 +192,10 @@ async fn exchange<C: Client, R: Request>(
                 requests.done();
                 due = true;
                 // A client with many requests lets other tasks run.
-                yield_now().await;
+                in_a_row += 1;
+                if in_a_row.is_multiple_of(REQUESTS_IN_A_ROW) {
+                    yield_now().await;
+                }
             }
             slot = responses.reserve(), if due => {
                 let slot = slot.map_err(|_| Status::cancelled("the client left"))?;
@@ -210,7 +219,36 @@ async fn exchange<C: Client, R: Request>(
                 }
                 due = true;
             }
-            () = wake => due = true,
+            // While a response waits for the client to read, there is nothing to be woken for.
+            () = alarm.rings(), if !due => due = true,
+        }
+    }
+}
+
+/// When a session wants to be woken. The timer is kept and moved: a stream waits many times for the same moment.
+#[derive(Default)]
+struct Alarm {
+    timer: Option<Pin<Box<Sleep>>>,
+    at: Option<std::time::Instant>,
+}
+
+impl Alarm {
+    fn set(&mut self, at: Option<std::time::Instant>) {
+        if self.at == at {
+            return;
+        }
+        self.at = at;
+        match (at, &mut self.timer) {
+            (Some(at), Some(timer)) => timer.as_mut().reset(at.into()),
+            (Some(at), timer) => *timer = Some(Box::pin(sleep_until(at.into()))),
+            (None, _) => {}
+        }
+    }
+
+    async fn rings(&mut self) {
+        match (&self.at, &mut self.timer) {
+            (Some(_), Some(timer)) => timer.as_mut().await,
+            _ => std::future::pending().await,
         }
     }
 }
@@ -254,13 +292,6 @@ async fn work<C: Client>(
 ) -> Result<Box<Session<C>>, Status> {
     let executor = session.client.executor();
     executor.run(move || job(&mut session).map(|()| session)).await?
-}
-
-async fn wake(at: Option<std::time::Instant>) {
-    match at {
-        Some(at) => sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn accept<C: Client, R: Request>(
@@ -314,4 +345,63 @@ fn bounded(what: &str, bytes: usize, most: usize) -> Result<(), Status> {
         return Err(Status::resource_exhausted(format!("{what} of {bytes} bytes, at most {most}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use http_body_util::{BodyExt, StreamBody};
+    use tokio_stream::wrappers::UnboundedReceiverStream;
+    use tonic::body::Body;
+
+    use super::*;
+    use crate::body::MessageBody;
+    use crate::budget::Budget;
+    use crate::control::Event;
+    use crate::payload::Protocol;
+    use crate::set::ResourceSet;
+
+    /// A client of one cluster that counts how often its stream looks for changes.
+    #[derive(Default)]
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Client for Counted {
+        async fn changed(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            std::future::pending().await
+        }
+
+        fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+            Some(Arc::new(ResourceSet::new(kind.clone(), [api::Resource::encoded("a", "1".into())])))
+        }
+
+        fn observe(&mut self, _: &Event<'_>) {}
+    }
+
+    #[tokio::test]
+    async fn stream_of_a_client_that_does_not_read_sleeps() {
+        let limits = Arc::new(Limits { patience: Duration::from_millis(1), ..Limits::default() });
+        let share = Budget::default().share(None);
+        let terms = Terms {
+            protocol: Protocol::Sotw,
+            only: None,
+            limits: limits.clone(),
+            identifier: "test".into(),
+            stream: 7,
+            share: share.clone(),
+        };
+        let looks = Arc::new(AtomicUsize::new(0));
+        let mut session = Box::new(Session::new(Counted(looks.clone()), terms, std::time::Instant::now()));
+        session.sotw(DiscoveryRequest { type_url: TypeUrl::CLUSTER.to_string(), ..Default::default() }).unwrap();
+        let (_open, queue) = tokio::sync::mpsc::unbounded_channel::<Result<http_body::Frame<Bytes>, Status>>();
+        let body = Body::new(StreamBody::new(UnboundedReceiverStream::new(queue)).boxed_unsync());
+        let mut requests = Requests::new(body, Arc::new(Limits::default()), &share);
+        let (responses, _unread) = MessageBody::new();
+        let serving = exchange::<Counted, DiscoveryRequest>(session, "test", &mut requests, &responses);
+        assert!(tokio::time::timeout(Duration::from_millis(100), serving).await.is_err(), "the stream goes on");
+        // A stream that is woken again and again looks tens of thousands of times.
+        assert!(looks.load(Ordering::Relaxed) < 100, "{looks:?}");
+    }
 }
