@@ -22,3 +22,4 @@ pub mod startup;
 mod stores;
 pub mod tls;
 mod trust;
+mod webhook;

@@ -190,7 +190,7 @@ fn server_config(
         Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
     let mut config = builder.with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 

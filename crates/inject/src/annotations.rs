@@ -32,6 +32,8 @@ pub(crate) const EXCLUDE_OUTBOUND_PORTS: &str = "traffic.sidecar.istio.io/exclud
 pub(crate) const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 pub(crate) const KUBEVIRT_INTERFACES: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
 pub(crate) const REROUTE_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
+pub(crate) const USER_VOLUME: &str = "sidecar.istio.io/userVolume";
+pub(crate) const USER_VOLUME_MOUNT: &str = "sidecar.istio.io/userVolumeMount";
 pub(crate) const PROXY_CPU: &str = "sidecar.istio.io/proxyCPU";
 pub(crate) const PROXY_MEMORY: &str = "sidecar.istio.io/proxyMemory";
 pub(crate) const PROXY_CPU_LIMIT: &str = "sidecar.istio.io/proxyCPULimit";
@@ -55,6 +57,8 @@ const CHECKS: &[(&str, Check)] = &[
     (REROUTE_INTERFACES, interfaces),
     (MERGE_METRICS, |text| boolean(text).map(drop).ok_or_else(|| format!("expected true or false, found {text:?}"))),
     (PROXY_CONFIG, proxy_config),
+    (USER_VOLUME, json_map),
+    (USER_VOLUME_MOUNT, json_map),
     (PROXY_CPU, quantity),
     (PROXY_MEMORY, quantity),
     (PROXY_CPU_LIMIT, quantity),
@@ -144,6 +148,12 @@ fn proxy_config(text: &str) -> Result<(), String> {
     }
 }
 
+/// Volumes or mounts by name.
+fn json_map(text: &str) -> Result<(), String> {
+    let read = serde_json::from_str::<std::collections::BTreeMap<String, JsonMap>>(text);
+    read.map(drop).map_err(|error| format!("expected a JSON map by name: {error}"))
+}
+
 /// A Kubernetes quantity: a decimal number with a suffix or an exponent.
 fn quantity(text: &str) -> Result<(), String> {
     let bad = || format!("{text:?} is not a quantity");
@@ -195,6 +205,7 @@ mod tests {
         );
         check(MERGE_METRICS, &["true", "F", "0"], &["yes", ""]);
         check(PROXY_CPU, &["1", "0.5", "100m", "1e3", "2Gi", ".5"], &["", "x", "1x", "1\n", "--1", "1e", "1.2.3"]);
+        check(USER_VOLUME, &["{}", r#"{"v": {"emptyDir": {}}}"#], &["", "x", "[]", r#"{"v": 1}"#]);
         check(PROXY_CONFIG, &["", "concurrency: 2"], &["concurrency: many", "[", "statusPort: 99999"]);
     }
 }

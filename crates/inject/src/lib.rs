@@ -33,6 +33,6 @@ pub use injection::{Injection, InjectionInput, MeshInputs, inject};
 pub use native::NativeMode;
 pub use patch::difference;
 pub use proxy_config::{NamespacedProxyConfig, effective};
-pub use review::{ReviewAnswer, ReviewInputs, ReviewOutcome, review};
+pub use review::{ReviewAnswer, ReviewInputs, ReviewOutcome, refuse, review};
 pub use values::ChartValues;
 pub use workload::Workload;

@@ -82,6 +82,14 @@ pub fn review(body: &[u8], path: &str, inputs: &ReviewInputs<'_>) -> ReviewAnswe
     ReviewAnswer { body, pod: request.display_name(), outcome }
 }
 
+/// The answer that refuses a request, whatever its pod.
+pub fn refuse(body: &[u8], reason: &str) -> Value {
+    let request = AdmissionRequest::parse(body).ok();
+    let (version, uid) = request.map_or((V1.to_owned(), String::new()), |request| (request.api_version, request.uid));
+    let response = json!({"uid": uid, "allowed": false, "status": {"message": reason}});
+    json!({"apiVersion": version, "kind": KIND, "response": response})
+}
+
 const V1: &str = "admission.k8s.io/v1";
 const V1_BETA: &str = "admission.k8s.io/v1beta1";
 const KIND: &str = "AdmissionReview";

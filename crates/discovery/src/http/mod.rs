@@ -157,6 +157,16 @@ fn guarded(router: Router<Pages>, pages: &Pages) -> Router<Pages> {
     router.layer(middleware::from_fn_with_state(pages.0.hosts.clone(), guard::own_site_only))
 }
 
+/// Port 15017: readiness and webhooks.
+pub(crate) fn webhook_router(pages: &Pages, webhooks: Router) -> Router {
+    Router::new()
+        .route("/ready", get(ready::page))
+        .fallback(nothing_here)
+        .layer(middleware::map_response(guard::security_headers))
+        .with_state(pages.clone())
+        .merge(webhooks)
+}
+
 /// Port 15014: metrics, the version, debug pages.
 pub(crate) fn monitoring_router(pages: &Pages) -> Router {
     Router::new()

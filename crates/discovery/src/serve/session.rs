@@ -34,6 +34,7 @@ use crate::tls::TlsConnection;
 use crate::trust::Trust;
 use crate::trust::authenticate::Credentials;
 use crate::trust::recheck::{CheckedCaller, StreamAuthentication};
+use crate::webhook::WebhookMetrics;
 
 /// Bytes of a rejection's message in the log; debug pages show more.
 const LOGGED_MESSAGE: usize = 1024;
@@ -55,6 +56,8 @@ pub struct ControlPlane {
     refusals: Refusals,
     /// The certificate authority, if there is one.
     pub(crate) trust: Option<Arc<Trust>>,
+    /// Metrics of the webhooks, if they are served.
+    pub(crate) webhook_metrics: Option<WebhookMetrics>,
     /// Set before anything is served; `None` if clients need not authenticate.
     pub(crate) authentication: Option<StreamAuthentication>,
 }
@@ -85,6 +88,7 @@ impl ControlPlane {
             debug: Arc::default(),
             refusals: Refusals::default(),
             trust: None,
+            webhook_metrics: None,
             authentication: None,
         }
     }

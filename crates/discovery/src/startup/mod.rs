@@ -28,6 +28,7 @@ use crate::serve::housekeeping;
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::SnapshotWriter;
 use crate::trust::{self, RunningTrust, TrustStart};
+use crate::webhook::{self, WebhookStart, Webhooks};
 use inputs::StartupInputs;
 pub use ports::BoundAddresses;
 use ports::BoundPorts;
@@ -110,6 +111,8 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
     let mut pilot = ControlPlane::new(writer, sources.set);
     pilot.trust = trust.as_ref().map(|running| running.trust.clone());
     pilot.authentication = trust.as_ref().and_then(|running| running.authentication.clone());
+    let webhooks = start_webhooks(args, &instance, environment, &inputs, &pilot, &stop.sources);
+    pilot.webhook_metrics = webhooks.as_ref().map(|webhooks| webhooks.metrics.clone());
     let pilot = housekeeping::started(pilot);
     let clients = ClientRuntime::start()?;
     let routes = grpc_routes(args, &instance, &pilot, &stop.clients);
@@ -118,11 +121,12 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
         Some(running) => (running.certificates, running.service),
         None => (None, None),
     };
-    let ports = BoundPorts::bind(args, certificates.is_some()).await?;
+    let ports = BoundPorts::bind(args, certificates.is_some(), webhooks.is_some()).await?;
     let addresses = ports.addresses();
     let secure_routes = routes.clone().with_certificates(service);
     let (keepalive, runtime) = (&args.keepalive, clients.handle());
-    let listeners = ports.serve(keepalive, routes, secure_routes, &pages, certificates, &runtime, &stop.clients);
+    let listeners =
+        ports.serve(keepalive, routes, secure_routes, &pages, webhooks, certificates, &runtime, &stop.clients);
     Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _clients: clients })
 }
 
@@ -135,7 +139,8 @@ fn start_trust(
     writer: &SnapshotWriter,
     stop: &CancellationToken,
 ) -> Result<Option<RunningTrust>> {
-    let is_used = !args.secure_grpc_addr.is_empty() || inputs.settings.knobs.xds_auth_plaintext;
+    let is_used =
+        !args.secure_grpc_addr.is_empty() || inputs.settings.knobs.xds_auth_plaintext || has_webhooks(args, inputs);
     if !is_used {
         return Ok(None);
     }
@@ -152,6 +157,32 @@ fn start_trust(
         given: inputs.certificates.clone(),
     };
     trust::start(options, stop).map(Some)
+}
+
+/// Whether webhooks are served: they need an API server, which calls them.
+fn has_webhooks(args: &DiscoveryFlags, inputs: &StartupInputs) -> bool {
+    !args.https_addr.is_empty() && inputs.kubernetes_registry().is_some()
+}
+
+fn start_webhooks(
+    args: &DiscoveryFlags,
+    instance: &Instance,
+    environment: Environment<'_>,
+    inputs: &StartupInputs,
+    pilot: &ControlPlane,
+    stop: &CancellationToken,
+) -> Option<Arc<Webhooks>> {
+    let access = inputs.kubernetes_registry().filter(|_| has_webhooks(args, inputs))?;
+    let snapshots = pilot.world().snapshots();
+    let options = WebhookStart {
+        access,
+        namespace: instance.namespace(),
+        environment,
+        snapshot: Arc::new(move || Arc::clone(&snapshots.borrow().snapshot)),
+        // Certificates from files have another CA, which the operator knows.
+        trust: pilot.trust.clone().filter(|_| inputs.certificates.is_none()),
+    };
+    Some(webhook::start(options, stop))
 }
 
 fn grpc_routes(

@@ -16,6 +16,7 @@ use crate::grpc::ChargedRoutes;
 use crate::http::{self, Pages};
 use crate::listener::{BoundSocket, ConnectionOptions, PortProtocol};
 use crate::tls::Certificates;
+use crate::webhook::{self, Webhooks};
 
 /// The addresses really bound; `None` for a port that is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,7 @@ pub struct BoundAddresses {
     pub secure_grpc: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub monitoring: Option<SocketAddr>,
+    pub https: Option<SocketAddr>,
 }
 
 /// The bound ports; `None` for a port that is off.
@@ -32,20 +34,23 @@ pub(super) struct BoundPorts {
     secure_grpc: Option<BoundSocket>,
     http: Option<BoundSocket>,
     monitoring: Option<BoundSocket>,
+    https: Option<BoundSocket>,
 }
 
 impl BoundPorts {
     /// Binds all ports. If one fails, none is served.
-    pub(super) async fn bind(args: &DiscoveryFlags, has_certificates: bool) -> Result<BoundPorts> {
+    pub(super) async fn bind(args: &DiscoveryFlags, has_certificates: bool, has_webhooks: bool) -> Result<BoundPorts> {
         if !has_certificates && !args.secure_grpc_addr.is_empty() {
             info!("secure gRPC port is off: there is no certificate authority, and --tlsCertFile is not set");
         }
         let secure = if has_certificates { &*args.secure_grpc_addr } else { "" };
+        let webhooks = if has_certificates && has_webhooks { &*args.https_addr } else { "" };
         Ok(BoundPorts {
             grpc: bind("grpc", &args.grpc_addr).await?,
             secure_grpc: bind("secureGRPC", secure).await?,
             http: bind("http", &args.http_addr).await?,
             monitoring: bind("monitoring", &args.monitoring_addr).await?,
+            https: bind("https", webhooks).await?,
         })
     }
 
@@ -56,6 +61,7 @@ impl BoundPorts {
             secure_grpc: address(&self.secure_grpc),
             http: address(&self.http),
             monitoring: address(&self.monitoring),
+            https: address(&self.https),
         }
     }
 
@@ -66,6 +72,7 @@ impl BoundPorts {
         routes: ChargedRoutes,
         secure_routes: ChargedRoutes,
         pages: &Pages,
+        webhooks: Option<Arc<Webhooks>>,
         certificates: Option<Arc<Certificates>>,
         runtime: &Handle,
         stop: &CancellationToken,
@@ -80,8 +87,15 @@ impl BoundPorts {
         if let Some(socket) = self.grpc {
             tasks.spawn_on(socket.serve(routes, grpc_options.clone(), None, stop.clone()), runtime);
         }
-        if let (Some(socket), Some(certificates)) = (self.secure_grpc, certificates) {
+        if let Some(certificates) = &certificates {
             tokio::spawn(certificates.clone().watch(stop.clone()));
+        }
+        if let (Some(socket), Some(webhooks), Some(certificates)) = (self.https, webhooks, &certificates) {
+            let router = http::webhook_router(pages, webhook::router(webhooks));
+            let serving = socket.serve(router, page_options("https"), Some(certificates.clone()), stop.clone());
+            tasks.spawn_on(serving, runtime);
+        }
+        if let (Some(socket), Some(certificates)) = (self.secure_grpc, certificates) {
             let serving = socket.serve(secure_routes, grpc_options, Some(certificates), stop.clone());
             tasks.spawn_on(serving, runtime);
         }

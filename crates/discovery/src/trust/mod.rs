@@ -73,7 +73,7 @@ impl Trust {
         self.own.borrow().clone()
     }
 
-    fn subscribe(&self) -> watch::Receiver<Option<Arc<TrustState>>> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Arc<TrustState>>> {
         self.state.subscribe()
     }
 

@@ -69,9 +69,16 @@ fn permissions_of_disabled_features_are_not_requested() {
         let all = objects(&rendered(values));
         all.into_keys().filter_map(|name| Some(name.strip_prefix("ClusterRole ")?.to_owned())).collect::<Vec<_>>()
     };
-    let none = ["writeStatus=false", "makeGatewayClasses=false", "certificateAuthority=false"];
+    let none = [
+        "writeStatus=false",
+        "makeGatewayClasses=false",
+        "certificateAuthority=false",
+        "injection.enabled=false",
+        "validation.enabled=false",
+    ];
     assert_eq!(roles(&none), ["istiod-read-istio-system"]);
-    let all = ["ca", "classes", "definitions", "read", "status"].map(|of| format!("istiod-{of}-istio-system"));
+    let all =
+        ["ca", "classes", "definitions", "read", "status", "webhooks"].map(|of| format!("istiod-{of}-istio-system"));
     assert_eq!(roles(&["registerCRDs=true"]), all);
 }
 

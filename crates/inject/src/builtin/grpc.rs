@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::input::RenderInput;
 use super::parts::{self, EnvironmentList};
 use super::sidecar::readiness;
-use crate::annotations::REWRITE_PROBES;
+use crate::annotations::{REWRITE_PROBES, USER_VOLUME, USER_VOLUME_MOUNT};
 use crate::pod::{self, ContainerList, JsonMap, PROXY, object};
 
 pub(super) fn agent(input: &RenderInput<'_>) -> Value {
@@ -40,7 +40,7 @@ fn agent_container(input: &RenderInput<'_>) -> Value {
         map.insert("resources".to_owned(), parts::resources(input));
         mounts = self::mounts(input);
     }
-    mounts.extend(parts::user_entries(input, "sidecar.istio.io/userVolumeMount"));
+    mounts.extend(parts::user_entries(input, USER_VOLUME_MOUNT));
     if !mounts.is_empty() {
         map.insert("volumeMounts".to_owned(), mounts.into());
     }
@@ -111,7 +111,7 @@ fn volumes(input: &RenderInput<'_>) -> Vec<Value> {
         volumes.push(parts::root_certificate(input));
     }
     volumes.extend(parts::mounted_certificates(input));
-    volumes.extend(parts::user_entries(input, "sidecar.istio.io/userVolume"));
+    volumes.extend(parts::user_entries(input, USER_VOLUME));
     volumes
 }
 

@@ -357,7 +357,7 @@ fn mounts(input: &RenderInput<'_>) -> Vec<Value> {
         let folder = &file[..file.rfind('/').map_or(0, |at| at + 1)];
         mounts.push(parts::read_only_mount("lightstep-certs", folder));
     }
-    mounts.extend(parts::user_entries(input, "sidecar.istio.io/userVolumeMount"));
+    mounts.extend(parts::user_entries(input, names::USER_VOLUME_MOUNT));
     mounts
 }
 
@@ -377,7 +377,7 @@ fn volumes(input: &RenderInput<'_>) -> Vec<Value> {
     let list = list.as_deref().unwrap_or("istio-ca-crl");
     volumes.push(json!({"name": "istio-ca-crl", "configMap": {"name": list, "optional": true}}));
     volumes.extend(parts::mounted_certificates(input));
-    volumes.extend(parts::user_entries(input, "sidecar.istio.io/userVolume"));
+    volumes.extend(parts::user_entries(input, names::USER_VOLUME));
     if uses_lightstep(input).is_some() {
         let secret = json!({"optional": true, "secretName": "lightstep.cacert"});
         volumes.push(json!({"name": "lightstep-certs", "secret": secret}));

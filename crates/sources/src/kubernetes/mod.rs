@@ -30,3 +30,4 @@ mod slice;
 pub mod source;
 pub mod trust_objects;
 mod watch;
+pub mod webhook_objects;
