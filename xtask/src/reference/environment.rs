@@ -68,7 +68,9 @@ fn setting(row: &TableRow) -> Option<(String, String)> {
 /// A default as a user writes it.
 fn shown(default: &str) -> String {
     let inside = |kind: &str| default.strip_prefix(kind)?.strip_prefix('(')?.strip_suffix(')').and_then(product);
-    let text = if let Some(millis) = inside("Milliseconds") {
+    let text = if let Some(days) = inside("Milliseconds::days") {
+        format!("{}h", 24 * days)
+    } else if let Some(millis) = inside("Milliseconds") {
         match millis {
             0 => "0s".to_owned(),
             millis if millis % 60_000 == 0 => format!("{}m", millis / 60_000),
@@ -79,10 +81,11 @@ fn shown(default: &str) -> String {
         format!("{}", hundredths as f64 / 100.0)
     } else if let Some(number) = product(default) {
         number.to_string()
-    } else if default.ends_with("::default()") {
+    } else if default == "\"\".into()" || default.ends_with("::default()") {
         return "none".to_owned();
     } else {
-        default.trim_end_matches(".into()").trim_matches('"').to_owned()
+        let text = default.strip_prefix("NameList::of(").and_then(|text| text.strip_suffix(')')).unwrap_or(default);
+        text.trim_end_matches(".into()").trim_matches('"').to_owned()
     };
     format!("`{text}`")
 }
@@ -135,6 +138,8 @@ mod tests {
         let shown = |text| super::shown(text);
         assert_eq!(shown("Milliseconds(20 * 60 * 1000)"), "`20m`");
         assert_eq!(shown("Milliseconds(100)"), "`100ms`");
+        assert_eq!(shown("Milliseconds::days(90)"), "`2160h`");
+        assert_eq!(shown("NameList::of(\"istio-ca\")"), "`istio-ca`");
         assert_eq!(shown("Percent(100)"), "`1`");
         assert_eq!(shown("8 * 1024"), "`8192`");
         assert_eq!(shown("\"istio\".into()"), "`istio`");

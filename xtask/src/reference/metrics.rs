@@ -12,8 +12,12 @@ use super::{head, row};
 const PROGRAMS: &[(&str, &[&str], &[&str])] = &[
     (
         "pilot-discovery",
-        &["crates/discovery/src/metrics.rs", "crates/discovery/src/http/metrics.rs"],
-        &["pilot_", "pilotage_", "istiod_", "istio_build", "process_"],
+        &[
+            "crates/discovery/src/metrics.rs",
+            "crates/discovery/src/http/metrics.rs",
+            "crates/discovery/src/trust/metrics.rs",
+        ],
+        &["pilot_", "pilotage_", "istiod_", "istio_build", "process_", "citadel_server_"],
     ),
     ("pilot-agent", &["crates/agent/src/metrics.rs"], &[""]),
 ];
