@@ -8,6 +8,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use prost::{DecodeError, Message};
 use tonic::Status;
 
+use crate::encoded::{bad, content};
 use crate::held::HeldVersions;
 use crate::limits::Limits;
 
@@ -123,14 +124,6 @@ pub(crate) fn decode<R: Fields>(message: &Bytes, limits: &Limits) -> Result<R, S
     Ok(request)
 }
 
-/// The content of a length-delimited field, removed from the front of `rest`.
-pub(crate) fn content<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Status> {
-    let len = usize::try_from(decode_varint(rest).map_err(bad)?).unwrap_or(usize::MAX);
-    let (content, after) = rest.split_at_checked(len).ok_or_else(|| bad("a field is cut off"))?;
-    *rest = after;
-    Ok(content)
-}
-
 /// Sizes and counts of the fields of one request that were read so far.
 #[derive(Default)]
 struct Counted {
@@ -193,10 +186,6 @@ fn rejection(mut rest: &[u8], limits: &Limits) -> Result<rpc::Status, DecodeErro
         }
     }
     Ok(status)
-}
-
-pub(crate) fn bad(error: impl std::fmt::Display) -> Status {
-    Status::invalid_argument(format!("could not decode message: {error}"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 use tonic::Status;
 
-use crate::decode::{bad, content};
+use crate::encoded::{bad, content};
 use crate::layer::Sum;
 
 /// Entries of `initial_resource_versions`: resource names with versions.

@@ -15,6 +15,7 @@ pub mod client;
 mod control;
 mod decode;
 mod delta;
+mod encoded;
 mod executor;
 mod held;
 mod layer;

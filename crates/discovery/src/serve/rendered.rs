@@ -8,6 +8,7 @@ use api::TypeUrl;
 use model::hashed::Hashed;
 use model::problem::Problem;
 use model::proxy::ProxyKind;
+use parking_lot::Mutex;
 use scope::View;
 use translate::names::{OutboundCluster, parse_outbound_cluster};
 use translate::plan::listener::Direction;
@@ -62,10 +63,38 @@ enum Source {
 struct MadeSet {
     number: u64,
     set: Arc<ResourceSet>,
-    view: Arc<View>,
+    origin: Arc<Origin>,
     layers: Vec<Arc<Layer>>,
     parts: Parts,
     by_name: Option<Arc<ByName>>,
+}
+
+/// The newest view of the class for which a set is valid. Resources that clients request later are made from it, and
+/// older views, with the endpoints of their time, are freed.
+#[derive(Debug)]
+struct Origin(Mutex<(u64, Arc<View>, Source)>);
+
+impl Origin {
+    fn of(rendered: &RenderedView) -> Arc<Origin> {
+        Arc::new(Origin(Mutex::new((rendered.number, rendered.view.clone(), rendered.source.clone()))))
+    }
+
+    fn view(&self) -> Arc<View> {
+        self.0.lock().1.clone()
+    }
+
+    fn view_and_source(&self) -> (Arc<View>, Source) {
+        let newest = self.0.lock();
+        (newest.1.clone(), newest.2.clone())
+    }
+
+    /// The set is taken over by a later view.
+    fn advance(&self, rendered: &RenderedView) {
+        let mut newest = self.0.lock();
+        if newest.0 < rendered.number {
+            *newest = (rendered.number, rendered.view.clone(), rendered.source.clone());
+        }
+    }
 }
 
 /// The results that a set was made from.
@@ -159,11 +188,12 @@ impl RenderedView {
         if *kind == TypeUrl::ENDPOINT {
             // At most a few assignments have to be renewed.
             return self.is_quick(&TypeUrl::CLUSTER)
-                && self.view.is_same_but_endpoints(&before.view)
+                && self.view.is_same_but_endpoints(&before.origin.view())
                 && self.request().is_some_and(|request| request.is_next_to(before.number));
         }
         let holds = self.may_take_over(before);
         if holds {
+            before.origin.advance(self);
             // If another client has set it meanwhile, both are the same.
             let _ = self.sets[index].set(before.clone());
         }
@@ -173,6 +203,7 @@ impl RenderedView {
     fn made(&self, index: usize, kind: &TypeUrl) -> Arc<MadeSet> {
         let before = self.before[index].as_ref();
         if let Some(before) = before.filter(|before| self.may_take_over(before)) {
+            before.origin.advance(self);
             return before.clone();
         }
         let before = before.map(|before| &**before);
@@ -188,7 +219,7 @@ impl RenderedView {
     /// Whether a set of an earlier snapshot is valid for this one.
     fn may_take_over(&self, before: &MadeSet) -> bool {
         let Some(request) = self.request() else { return false };
-        self.view.is_same_but_endpoints(&before.view)
+        self.view.is_same_but_endpoints(&before.origin.view())
             && before.parts.hold(request)
             && before.by_name.as_ref().is_none_or(|by_name| by_name.holds(request))
     }
@@ -240,7 +271,7 @@ impl RenderedView {
             None => Arc::new(ResourceSet::of_layers(kind.clone(), layers.clone())),
         };
         let parts = Parts::Resources(parts);
-        MadeSet { number: self.number, set, view: self.view.clone(), layers, parts, by_name: None }
+        MadeSet { number: self.number, set, origin: Origin::of(self), layers, parts, by_name: None }
     }
 
     fn report<'a>(&self, kind: &TypeUrl, problems: impl Iterator<Item = &'a Problem>) {
@@ -250,7 +281,7 @@ impl RenderedView {
     }
 
     fn endpoints(&self, before: Option<&MadeSet>) -> MadeSet {
-        let known = before.filter(|before| self.view.is_same_but_endpoints(&before.view));
+        let known = before.filter(|before| self.view.is_same_but_endpoints(&before.origin.view()));
         let made: Vec<(u128, Arc<Entry<EndpointLayer>>, ServedEndpoints)> = self
             .cluster_parts()
             .iter()
@@ -263,31 +294,25 @@ impl RenderedView {
         let parts = Parts::Endpoints(made.into_iter().map(|(clusters, entry, _)| (clusters, entry)).collect());
         let is_unused = |before: &MadeSet| before.by_name.as_ref().is_none_or(|by_name| by_name.is_empty());
         if let Some(before) = before.filter(|before| is_same(&before.layers, &layers) && is_unused(before)) {
-            let (set, by_name) = (before.set.clone(), before.by_name.clone());
-            return MadeSet { number: self.number, set, view: self.view.clone(), layers, parts, by_name };
+            let (set, by_name, origin) = (before.set.clone(), before.by_name.clone(), before.origin.clone());
+            origin.advance(self);
+            return MadeSet { number: self.number, set, origin, layers, parts, by_name };
         }
-        let (view, renderings) = (self.view.clone(), self.renderings().clone());
+        let (origin, renderings) = (Origin::of(self), self.renderings().clone());
         let by_name = Arc::new(self.by_name(TypeUrl::ENDPOINT));
-        let named = by_name.clone();
+        let (named, from) = (by_name.clone(), origin.clone());
         let set = ResourceSet::of_layers(TypeUrl::ENDPOINT, layers.clone()).with_fallback(move |name| {
             if left_out.iter().any(|names| names.contains(name)) {
                 return None;
             }
             let cluster = parse_outbound_cluster(name)?;
             let make = || {
-                let resource = Some(endpoints::assignment(&view, &cluster, &renderings));
+                let resource = Some(endpoints::assignment(&from.view(), &cluster, &renderings));
                 by_name::Made { resource, ..by_name::Made::default() }
             };
             named.answer(name, make)
         });
-        MadeSet {
-            number: self.number,
-            set: Arc::new(set),
-            view: self.view.clone(),
-            layers,
-            parts,
-            by_name: Some(by_name),
-        }
+        MadeSet { number: self.number, set: Arc::new(set), origin, layers, parts, by_name: Some(by_name) }
     }
 
     /// The layers of clusters, whose outbound ones need endpoints.
@@ -324,9 +349,11 @@ impl RenderedView {
 
     fn routes(&self) -> MadeSet {
         let by_name = Arc::new(self.by_name(TypeUrl::ROUTE));
-        let (named, view, source) = (by_name.clone(), self.view.clone(), self.source.clone());
-        let set = ResourceSet::new(TypeUrl::ROUTE, []).with_fallback(move |name| {
-            named.answer(name, || match &source {
+        let origin = Origin::of(self);
+        let (named, from) = (by_name.clone(), origin.clone());
+        let make = move |name: &str| {
+            let (view, source) = from.view_and_source();
+            match &source {
                 Source::Shared { layers, published, pins } => {
                     let entry = layers.route(LayerRequest { view: &view, published, pins: *pins }, name);
                     let RouteTable { table, problems } = &entry.value;
@@ -337,9 +364,11 @@ impl RenderedView {
                     let RouteTable { table, problems } = RouteTable::new(&view, name, renderings);
                     by_name::Made { resource: table, problems, made_of: None }
                 }
-            })
-        });
-        self.unlisted(set, Some(by_name))
+            }
+        };
+        let answer = move |name: &str| named.answer(name, || make(name));
+        let set = ResourceSet::new(TypeUrl::ROUTE, []).with_fallback(answer);
+        self.unlisted(set, origin, Some(by_name))
     }
 
     fn by_name(&self, kind: TypeUrl) -> ByName {
@@ -349,17 +378,18 @@ impl RenderedView {
 
     /// Secrets, which are served by name. Their bytes are never cached.
     fn secrets(&self) -> MadeSet {
-        let view = self.view.clone();
+        let origin = Origin::of(self);
+        let from = origin.clone();
         let set = ResourceSet::new(TypeUrl::SECRET, []).with_fallback(move |name| {
-            recipe(&view, &TypeUrl::SECRET, name, &mut Vec::new()).map(|recipe| recipe.render())
+            recipe(&from.view(), &TypeUrl::SECRET, name, &mut Vec::new()).map(|recipe| recipe.render())
         });
-        self.unlisted(set, None)
+        self.unlisted(set, origin, None)
     }
 
     /// A set whose resources are made by name.
-    fn unlisted(&self, set: ResourceSet, by_name: Option<Arc<ByName>>) -> MadeSet {
-        let (set, view) = (Arc::new(set), self.view.clone());
-        MadeSet { number: self.number, set, view, layers: Vec::new(), parts: Parts::None, by_name }
+    fn unlisted(&self, set: ResourceSet, origin: Arc<Origin>, by_name: Option<Arc<ByName>>) -> MadeSet {
+        let (layers, parts) = (Vec::new(), Parts::None);
+        MadeSet { number: self.number, set: Arc::new(set), origin, layers, parts, by_name }
     }
 }
 

@@ -85,9 +85,6 @@ impl<T> Entry<T> {
     /// Whether the result is valid for a view with the same inputs; only endpoints are compared. A result that is
     /// valid for a later snapshot is served too: the client will take up that snapshot next.
     pub(crate) fn holds(&self, request: LayerRequest<'_>) -> bool {
-        if self.endpoints.is_empty() {
-            return true;
-        }
         let mut valid = self.valid.lock();
         let (published, view) = (request.published, request.view);
         if valid.number >= published.number {
@@ -97,7 +94,8 @@ impl<T> Entry<T> {
             let found = self.endpoints.get(&(ServiceKey::clone(key), aspect));
             found.is_none_or(|found| view.has_endpoints(key, aspect, *found))
         };
-        let holds = match request.changed_endpoints(valid.number) {
+        let changed = if self.endpoints.is_empty() { None } else { request.changed_endpoints(valid.number) };
+        let holds = match changed {
             Some(changed) => changed.iter().all(|key| is_same(key, Aspect::All) && is_same(key, Aspect::Identities)),
             None => self.endpoints.iter().all(|((key, aspect), found)| view.has_endpoints(key, *aspect, *found)),
         };
