@@ -1,5 +1,7 @@
 //! Properties of injection over random pods.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use inject::{

@@ -31,7 +31,7 @@ use crate::trust::{self, RunningTrust, TrustStart};
 use crate::webhook::{self, WebhookStart, Webhooks};
 use inputs::StartupInputs;
 pub use ports::BoundAddresses;
-use ports::BoundPorts;
+use ports::{BoundPorts, PortServices};
 
 /// Minimum time to release the leader lease.
 const LEASE_RELEASE: Duration = Duration::from_secs(2);
@@ -124,9 +124,9 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
     let ports = BoundPorts::bind(args, certificates.is_some(), webhooks.is_some()).await?;
     let addresses = ports.addresses();
     let secure_routes = routes.clone().with_certificates(service);
+    let services = PortServices { routes, secure_routes, pages: &pages, webhooks, certificates };
     let (keepalive, runtime) = (&args.keepalive, clients.handle());
-    let listeners =
-        ports.serve(keepalive, routes, secure_routes, &pages, webhooks, certificates, &runtime, &stop.clients);
+    let listeners = ports.serve(keepalive, services, &runtime, &stop.clients);
     Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _clients: clients })
 }
 

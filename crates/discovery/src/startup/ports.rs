@@ -37,6 +37,16 @@ pub(super) struct BoundPorts {
     https: Option<BoundSocket>,
 }
 
+/// The services of all ports.
+pub(super) struct PortServices<'a> {
+    pub(super) routes: ChargedRoutes,
+    /// Those of the TLS port, with the certificate authority.
+    pub(super) secure_routes: ChargedRoutes,
+    pub(super) pages: &'a Pages,
+    pub(super) webhooks: Option<Arc<Webhooks>>,
+    pub(super) certificates: Option<Arc<Certificates>>,
+}
+
 impl BoundPorts {
     /// Binds all ports. If one fails, none is served.
     pub(super) async fn bind(args: &DiscoveryFlags, has_certificates: bool, has_webhooks: bool) -> Result<BoundPorts> {
@@ -69,14 +79,11 @@ impl BoundPorts {
     pub(super) fn serve(
         self,
         keepalive: &KeepaliveFlags,
-        routes: ChargedRoutes,
-        secure_routes: ChargedRoutes,
-        pages: &Pages,
-        webhooks: Option<Arc<Webhooks>>,
-        certificates: Option<Arc<Certificates>>,
+        services: PortServices<'_>,
         runtime: &Handle,
         stop: &CancellationToken,
     ) -> TaskTracker {
+        let PortServices { routes, secure_routes, pages, webhooks, certificates } = services;
         let limits = ConnectionLimits::now();
         let ping = Some((keepalive.interval, keepalive.timeout));
         let connections = Connections::of_streams("xds", limits.xds);

@@ -62,12 +62,11 @@ async fn inject(State(webhooks): State<Arc<Webhooks>>, request: Request) -> Resp
         Ok(body) => body,
         Err(refusal) => {
             webhooks.metrics.failed.add(1);
-            return refusal;
+            return refusal.into_response();
         }
     };
-    let answer = compute(&webhooks, body, move |webhooks, body| match &webhooks.injector {
-        Some(injector) => Some(injector.review(body, &path, &webhooks.metrics)),
-        None => None,
+    let answer = compute(&webhooks, body, move |webhooks, body| {
+        webhooks.injector.as_ref().map(|injector| injector.review(body, &path, &webhooks.metrics))
     })
     .await;
     webhooks.metrics.seconds.observe(begin.elapsed().as_secs_f64());
@@ -79,7 +78,7 @@ async fn validate(State(webhooks): State<Arc<Webhooks>>, request: Request) -> Re
         Ok(body) => compute(&webhooks, body, |webhooks, body| Some(validate::review(body, &webhooks.metrics))).await,
         Err(refusal) => {
             webhooks.metrics.bad_requests.add(1);
-            refusal
+            refusal.into_response()
         }
     }
 }
@@ -102,8 +101,8 @@ async fn compute(
     }
 }
 
-async fn read(limits: &RequestLimits, request: Request) -> Result<ReviewBody, Response> {
-    let refuse = |status: StatusCode, reason: &'static str| Err((status, reason).into_response());
+async fn read(limits: &RequestLimits, request: Request) -> Result<ReviewBody, (StatusCode, &'static str)> {
+    let refuse = |status: StatusCode, reason: &'static str| Err((status, reason));
     let headers = request.headers();
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > MOST_BYTES) {

@@ -149,22 +149,19 @@ fn directive(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Directive 
             _ => {}
         }
     }
-    let mut number = || {
-        let mut value = 0usize;
-        while let Some(digit) = chars.next_if(char::is_ascii_digit).and_then(|c| c.to_digit(10)) {
-            value = value.saturating_mul(10).saturating_add(digit as usize).min(MOST_WIDTH);
-        }
-        value
-    };
-    found.width = number();
+    found.width = number(chars);
     if chars.next_if_eq(&'.').is_some() {
-        let mut value = 0usize;
-        while let Some(digit) = chars.next_if(char::is_ascii_digit).and_then(|c| c.to_digit(10)) {
-            value = value.saturating_mul(10).saturating_add(digit as usize).min(MOST_WIDTH);
-        }
-        found.precision = Some(value);
+        found.precision = Some(number(chars));
     }
     found
+}
+
+fn number(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> usize {
+    let mut value = 0usize;
+    while let Some(digit) = chars.next_if(char::is_ascii_digit).and_then(|c| c.to_digit(10)) {
+        value = value.saturating_mul(10).saturating_add(digit as usize).min(MOST_WIDTH);
+    }
+    value
 }
 
 fn formatted(verb: char, directive: &Directive, value: &Data) -> Result<String, String> {

@@ -140,13 +140,13 @@ fn container_ports(a: Arguments<'_>, except: &str) -> Outcome {
     let Data::List(containers) = &a[0] else { return Err("argument 1: expected containers".to_owned()) };
     let mut ports = Vec::new();
     for container in containers.iter() {
-        if matches!(schema::field(&container, "Name")?, Data::Text(name) if !except.is_empty() && *name == *except) {
+        if matches!(schema::field(container, "Name")?, Data::Text(name) if !except.is_empty() && *name == *except) {
             continue;
         }
-        let Data::List(all) = schema::field(&container, "Ports")? else { continue };
+        let Data::List(all) = schema::field(container, "Ports")? else { continue };
         for port in all.iter() {
-            let is_tcp = !matches!(schema::field(&port, "Protocol")?, Data::Text(protocol) if matches!(&*protocol, "UDP" | "SCTP"));
-            if let (true, Data::Int(number)) = (is_tcp, schema::field(&port, "ContainerPort")?) {
+            let is_tcp = !matches!(schema::field(port, "Protocol")?, Data::Text(protocol) if matches!(&*protocol, "UDP" | "SCTP"));
+            if let (true, Data::Int(number)) = (is_tcp, schema::field(port, "ContainerPort")?) {
                 ports.push(number.to_string());
             }
         }

@@ -125,7 +125,8 @@ impl<'a> Lexer<'a> {
         let spaces = rest.len() - rest.trim_start_matches(is_space).len();
         let after = &rest[spaces..];
         let trims = spaces > 0 && after.starts_with("-}}");
-        if !trims && !(spaces == 0 && after.starts_with("}}")) {
+        let ends = trims || spaces == 0 && after.starts_with("}}");
+        if !ends {
             return self.error("a comment must be the whole action");
         }
         self.advance(spaces + if trims { 3 } else { 2 });

@@ -177,7 +177,7 @@ fn json_key<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 fn loose_field(value: &Value, name: &str) -> Data {
-    json_key(value, name).map_or(Data::Nil, |value| loose(value))
+    json_key(value, name).map_or(Data::Nil, loose)
 }
 
 fn loose(value: &Value) -> Data {

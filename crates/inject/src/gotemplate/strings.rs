@@ -28,7 +28,7 @@ pub(super) const TABLE: &[Row] = &[
     ("initials", 1, 1, |a| {
         Ok(Data::text(text(a, 0)?.split_whitespace().filter_map(|w| w.chars().next()).collect::<String>()))
     }),
-    ("quote", 0, ANY, |a| quoted(a, |text| format::quote(text))),
+    ("quote", 0, ANY, |a| quoted(a, format::quote)),
     ("squote", 0, ANY, |a| quoted(a, |text| format!("'{text}'"))),
     ("cat", 0, ANY, |a| {
         let kept: Vec<Data> = a.iter().filter(|value| !value.is_nil()).cloned().collect();

@@ -1,6 +1,8 @@
 //! Recorded injections of Istio 1.31, run in process. Cases that are not equal are listed in `UNEQUAL.txt`, which can only
 //! shrink; `PILOTAGE_CASES=proxy/twice` shows the differences of one case.
 
+#![allow(clippy::unwrap_used)]
+
 mod canonical;
 mod reviews;
 

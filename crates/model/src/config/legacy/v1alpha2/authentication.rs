@@ -94,8 +94,8 @@ fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec
             let path = port.path("number");
             let number = port.value("number").and_then(Value::as_u64);
             // Without its port the policy would apply to the whole workload.
-            let number = number
-                .ok_or_else(|| LegacyError::NoEquivalent { path, reason: "current kinds identify ports by number" })?;
+            let number =
+                number.ok_or(LegacyError::NoEquivalent { path, reason: "current kinds identify ports by number" })?;
             ports.push(number.to_string());
             port.finish(notes);
         }
