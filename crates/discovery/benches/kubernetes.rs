@@ -93,8 +93,8 @@ async fn arrival(client: &mut DeltaClient, cluster: &str, port: usize) -> Instan
         let now = Instant::now();
         client.ack(&answer);
         let bodies = answer.resources.iter().filter(|r| r.name == cluster).filter_map(|r| r.resource.as_ref());
-        let mut told = bodies.map(|any| ClusterLoadAssignment::decode(&*any.value).expect("a load assignment"));
-        if told.any(|assignment| has_port(&assignment, port)) {
+        let mut assignments = bodies.map(|any| ClusterLoadAssignment::decode(&*any.value).expect("a load assignment"));
+        if assignments.any(|assignment| has_port(&assignment, port)) {
             return now;
         }
     }
@@ -183,9 +183,9 @@ impl Server {
         while held < SERVICES {
             let answer = client.next().await.expect("an answer").expect("an open stream");
             for any in answer.resources.iter().filter_map(|r| r.resource.as_ref()) {
-                let told = ClusterLoadAssignment::decode(&*any.value).expect("a load assignment");
-                let endpoints: usize = told.endpoints.iter().map(|locality| locality.lb_endpoints.len()).sum();
-                assert_eq!(endpoints, PODS_EACH, "{}", told.cluster_name);
+                let assignment = ClusterLoadAssignment::decode(&*any.value).expect("a load assignment");
+                let endpoints: usize = assignment.endpoints.iter().map(|locality| locality.lb_endpoints.len()).sum();
+                assert_eq!(endpoints, PODS_EACH, "{}", assignment.cluster_name);
                 held += 1;
             }
             client.ack(&answer);

@@ -3,10 +3,8 @@
 
 use std::fmt::Write;
 
+use model::config::read_yaml;
 use serde_json::Value;
-
-/// Most values of one document.
-const MOST_VALUES: usize = 1_000_000;
 
 /// Parses one document; null if it is empty.
 pub(crate) fn read(text: &str) -> Result<Value, String> {
@@ -15,22 +13,7 @@ pub(crate) fn read(text: &str) -> Result<Value, String> {
     {
         return Ok(value);
     }
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_depth: 64,
-            max_nodes: MOST_VALUES,
-            max_events: 3 * MOST_VALUES,
-            max_total_scalar_bytes: 64 * 1024 * 1024,
-            max_recorded_anchor_events: 200_000,
-            enforce_alias_anchor_ratio: false,
-        },
-        alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: 200_000,
-        },
-        legacy_octal_numbers: true,
-        with_snippet: false,
-    };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+    read_yaml(text).map_err(|error| {
         let message = error.without_snippet().to_string();
         message.lines().next().unwrap_or_default().chars().take(300).collect()
     })

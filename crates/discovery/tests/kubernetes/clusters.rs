@@ -59,8 +59,8 @@ async fn clusters_are_added_renewed_and_removed() {
     let flags = ["--httpAddr=127.0.0.1:0", "--monitoringAddr=127.0.0.1:0"];
     let server = serve_with(api_server.kubeconfig(), None, &patience, &flags).await;
     println!("ready after {:?} with a dead cluster", begun.elapsed());
-    let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
-    told.until(&["10.4.0.1"]).await;
+    let pushes = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
+    pushes.until(&["10.4.0.1"]).await;
     let http = server.addresses.http.unwrap();
     let primary = json!({"id": "Kubernetes", "syncStatus": "synced"});
     let east_is = |status: &str| json!({"id": "east", "secretName": "istio-system/east", "syncStatus": status});
@@ -68,7 +68,7 @@ async fn clusters_are_added_renewed_and_removed() {
 
     // New credentials that work.
     api_server.patch(SECRET, &json!({"data": secret(&kubeconfig)["data"]})).await.unwrap();
-    told.until(&["10.4.0.1", "10.5.0.1"]).await;
+    pushes.until(&["10.4.0.1", "10.5.0.1"]).await;
     shows(http, "/debug/clusterz", |page| *page == json!([primary, east_is("synced")])).await;
     let is_live = |page: &Value| {
         let sources = page.as_array().unwrap().iter();
@@ -79,18 +79,18 @@ async fn clusters_are_added_renewed_and_removed() {
     let metrics = client::get(server.addresses.monitoring.unwrap(), "pilot", "/metrics").await.unwrap().body;
     assert!(metrics.contains("source=\"Kubernetes/east\""), "{metrics}");
     east.patch(SLICE, &endpoints(&["10.5.0.2"])).await.unwrap();
-    told.until(&["10.4.0.1", "10.5.0.2"]).await;
+    pushes.until(&["10.4.0.1", "10.5.0.2"]).await;
 
     // Rotation: a new kubeconfig for the same cluster; no endpoint is removed meanwhile.
-    let seen = told.all().len();
+    let seen = pushes.all().len();
     let renewed = kubeconfig.replace("\"test\"", "\"renewed\"");
     api_server.patch(SECRET, &json!({"data": secret(&renewed)["data"]})).await.unwrap();
     east.patch(SLICE, &endpoints(&["10.5.0.3"])).await.unwrap();
-    told.until(&["10.4.0.1", "10.5.0.3"]).await;
-    assert!(told.all()[seen..].iter().all(|addresses| addresses.len() == 2), "{:?}", told.all());
+    pushes.until(&["10.4.0.1", "10.5.0.3"]).await;
+    assert!(pushes.all()[seen..].iter().all(|addresses| addresses.len() == 2), "{:?}", pushes.all());
 
     api_server.delete(SECRET).await.unwrap();
-    told.until(&["10.4.0.1"]).await;
+    pushes.until(&["10.4.0.1"]).await;
     shows(http, "/debug/clusterz", |page| *page == json!([primary])).await;
     server.stop(Duration::ZERO).await;
 }
@@ -119,10 +119,10 @@ async fn a_cluster_with_invalid_credentials_is_not_waited_for() {
     // If it waited, it would never be ready.
     let patience = [("PILOT_REMOTE_CLUSTER_TIMEOUT".to_owned(), "1h".to_owned())];
     let server = serve(api_server.kubeconfig(), None, &patience).await;
-    let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
-    told.until(&["10.4.0.1"]).await;
+    let pushes = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
+    pushes.until(&["10.4.0.1"]).await;
     api_server.patch(SECRET, &json!({"data": secret(&kubeconfig)["data"]})).await.unwrap();
-    told.until(&["10.4.0.1", "10.5.0.1"]).await;
+    pushes.until(&["10.4.0.1", "10.5.0.1"]).await;
     server.stop(Duration::ZERO).await;
 }
 
@@ -161,8 +161,8 @@ async fn clusters_of_a_config_map_are_added_renewed_and_removed() {
     create(&api_server, &clusters()).await;
     let flags = ["--clusterRegistriesConfigMap=clusters", "--clusterRegistriesNamespace=istio-system"];
     let server = serve_with(api_server.kubeconfig(), None, &[], &flags).await;
-    let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
-    told.until(&["10.4.0.1"]).await;
+    let pushes = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
+    pushes.until(&["10.4.0.1"]).await;
     let lacking = "the Secret vault/nowhere has no kubeconfig under \"west.yaml\"";
     wait::until("a problem about the missing Secret", async || {
         let world = server.pilot.world().now();
@@ -174,19 +174,19 @@ async fn clusters_of_a_config_map_are_added_renewed_and_removed() {
     // The Secret is created after the entry that names it.
     let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
     create(&api_server, &[kubeconfigs(&kubeconfig)]).await;
-    told.until(&["10.4.0.1", "10.5.0.1"]).await;
-    let seen = told.all().len();
+    pushes.until(&["10.4.0.1", "10.5.0.1"]).await;
+    let seen = pushes.all().len();
     let renewed = kubeconfig.replace("\"test\"", "\"renewed\"");
     api_server.patch(CREDENTIALS, &json!({"data": kubeconfigs(&renewed)["data"]})).await.unwrap();
     east.patch(SLICE, &endpoints(&["10.5.0.2"])).await.unwrap();
-    told.until(&["10.4.0.1", "10.5.0.2"]).await;
+    pushes.until(&["10.4.0.1", "10.5.0.2"]).await;
     // A cluster is removed with its entry, not with its Secret.
     api_server.delete(CREDENTIALS).await.unwrap();
     east.patch(SLICE, &endpoints(&["10.5.0.3"])).await.unwrap();
-    told.until(&["10.4.0.1", "10.5.0.3"]).await;
-    assert!(told.all()[seen..].iter().all(|addresses| addresses.len() == 2), "{:?}", told.all());
+    pushes.until(&["10.4.0.1", "10.5.0.3"]).await;
+    assert!(pushes.all()[seen..].iter().all(|addresses| addresses.len() == 2), "{:?}", pushes.all());
 
     api_server.patch(MAP, &json!({"data": {"east.yaml": null}})).await.unwrap();
-    told.until(&["10.4.0.1"]).await;
+    pushes.until(&["10.4.0.1"]).await;
     server.stop(Duration::ZERO).await;
 }

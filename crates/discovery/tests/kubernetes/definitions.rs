@@ -38,7 +38,7 @@ async fn a_kind_is_watched_once_defined_and_kept_after_its_definition_is_deleted
     api_server.define(&[*definition]).await;
     create(&api_server, &[rule("v1"), rule("v2")]).await;
     let has = |subset: &str| format!("outbound|80|{subset}|web.shop.svc.cluster.local");
-    recorder.until(CLUSTERS, |told| told.contains(&has("v1")) && told.contains(&has("v2"))).await;
+    recorder.until(CLUSTERS, |names| names.contains(&has("v1")) && names.contains(&has("v2"))).await;
     wait::until("both rules", async || if rules(&server) == 2 { Ok(()) } else { Err("not both".to_owned()) }).await;
     // Responses of other types for the same change may still arrive.
     let (before, published) = (recorder.changed().len(), server.pilot.world().now().number);
@@ -53,7 +53,7 @@ async fn a_kind_is_watched_once_defined_and_kept_after_its_definition_is_deleted
     assert_eq!(recorder.changed()[before..], [CLUSTER], "something else was pushed");
 
     api_server.define(&[*definition]).await;
-    recorder.until(CLUSTERS, |told| !told.contains(&has("v1")) && !told.contains(&has("v2"))).await;
+    recorder.until(CLUSTERS, |names| !names.contains(&has("v1")) && !names.contains(&has("v2"))).await;
     println!(
         "a definition that went with 2 objects: 2 kept, {} pushes in addition to an endpoint's; {} sets emptied, {} names that \
          went and came back",

@@ -48,9 +48,11 @@ async fn changes_during_an_outage_arrive_and_nothing_is_emptied() {
     api_server.resume().await;
     let back = Instant::now();
     recorder.until_addresses(CLUSTER, &["10.4.0.2", "10.4.0.3"]).await;
-    let has = |told: &std::collections::BTreeSet<String>, name: &str| told.iter().any(|n| n.contains(name));
-    recorder.until(CLUSTERS, |told| has(told, "late.shop") && has(told, "|v1|web") && !has(told, "doomed.shop")).await;
-    recorder.until(HOSTS, |told| has(told, "late.shop") && !has(told, "doomed.shop")).await;
+    let has = |names: &std::collections::BTreeSet<String>, name: &str| names.iter().any(|n| n.contains(name));
+    recorder
+        .until(CLUSTERS, |names| has(names, "late.shop") && has(names, "|v1|web") && !has(names, "doomed.shop"))
+        .await;
+    recorder.until(HOSTS, |names| has(names, "late.shop") && !has(names, "doomed.shop")).await;
     let caught_up = back.elapsed();
     let (pushes, figures) = (recorder.pushes() - before, proxy.figures());
     println!(

@@ -112,8 +112,8 @@ async fn the_manifest_grants_all_needed_permissions() {
     let account = api_server.account("istio-system", "istiod").await;
 
     let mut server = replica(&account, "istiod-1").await;
-    let told = follow(server.grpc(), CLUSTER).await;
-    told.until(&["10.4.0.1"]).await;
+    let pushes = follow(server.grpc(), CLUSTER).await;
+    pushes.until(&["10.4.0.1"]).await;
     has_certificate(&server).await;
     wait::until_within(PATIENCE, "a status", async || has_status(&api_server).await).await;
     let lease =
@@ -131,10 +131,10 @@ async fn the_manifest_grants_all_needed_permissions() {
     api_server.delete(BINDING).await.unwrap();
     api_server.patch(&format!("{GATEWAY}/status"), &json!({"status": null})).await.unwrap();
     let mut server = replica(&account, "istiod-2").await;
-    let told = follow(server.grpc(), CLUSTER).await;
-    told.until(&["10.4.0.1"]).await;
+    let pushes = follow(server.grpc(), CLUSTER).await;
+    pushes.until(&["10.4.0.1"]).await;
     api_server.patch(SLICE, &endpoints(&["10.4.0.2"])).await.unwrap();
-    told.until(&["10.4.0.2"]).await;
+    pushes.until(&["10.4.0.2"]).await;
     wait::until_within(PATIENCE, "a word on the missing right", async || {
         let said = server.process().output();
         let line =

@@ -75,7 +75,7 @@ fn written(texts: &[&str], kind: &str) -> Vec<(String, Value)> {
     all
 }
 
-fn told(answer: &Value) -> Vec<(String, Value)> {
+fn sent(answer: &Value) -> Vec<(String, Value)> {
     let objects = answer["objects"].as_array().unwrap();
     objects.iter().map(|object| (object["name"].as_str().unwrap().to_owned(), object["spec"].clone())).collect()
 }
@@ -85,7 +85,7 @@ async fn reads_everything(scene: &mut GoClient) {
         let answer = scene.answer(kind, 1).await;
         let expected = written(&[SHOP, RULES], kind);
         assert!(!expected.is_empty(), "{kind}");
-        assert_eq!(told(&answer), expected, "{kind}");
+        assert_eq!(sent(&answer), expected, "{kind}");
     }
 }
 
@@ -101,12 +101,12 @@ async fn a_go_client_reads_the_files_and_their_changes() {
     let changed = SHOP.replace("10.0.0.2", "10.0.0.3");
     scene.write_shop(&changed);
     let second = scene.answer(ENTRIES, 2).await;
-    assert_eq!((told(&second), &second["refused"]), (written(&[&changed], ENTRIES), &Value::Bool(true)));
+    assert_eq!((sent(&second), &second["refused"]), (written(&[&changed], ENTRIES), &Value::Bool(true)));
 
     let fewer = changed.split("---").next().unwrap();
     scene.write_shop(fewer);
     let third = scene.answer(ENTRIES, 3).await;
-    assert_eq!((told(&third), &third["refused"]), (written(&[fewer], ENTRIES), &Value::Bool(false)));
+    assert_eq!((sent(&third), &third["refused"]), (written(&[fewer], ENTRIES), &Value::Bool(false)));
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn a_delta_go_client_gets_only_changes() {
     scene.write_shop(&changed);
     let second = scene.answer(ENTRIES, 2).await;
     let expected: Vec<_> = written(&[&changed], ENTRIES).into_iter().filter(|(name, _)| name == "shop/web").collect();
-    assert_eq!((told(&second), &second["refused"]), (expected, &Value::Bool(true)));
+    assert_eq!((sent(&second), &second["refused"]), (expected, &Value::Bool(true)));
 
     scene.write_shop(changed.split("---").next().unwrap());
     let third = scene.answer(ENTRIES, 3).await;

@@ -23,8 +23,8 @@ async fn not_ready_until_every_source_is_synced() {
     let http = server.port("http").await;
     wait::until("the reason", async || {
         let reply = client::get(http, "discovery", "/ready").await?;
-        let told = reply.status == 503 && reply.body.contains("waiting for files");
-        if told { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
+        let is_waiting = reply.status == 503 && reply.body.contains("waiting for files");
+        if is_waiting { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
     })
     .await;
     std::fs::create_dir(server.path("config")).unwrap();

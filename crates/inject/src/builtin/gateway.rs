@@ -40,7 +40,7 @@ fn container(input: &RenderInput<'_>) -> Value {
             "timeoutSeconds": 3,
             "failureThreshold": time("readinessFailureThreshold", "4"),
         },
-        "volumeMounts": mounts(input),
+        "volumeMounts": parts::proxy_mounts(input, None),
     });
     let map = object(&mut container);
     if input.values.is_set("global.proxy.lifecycle")
@@ -67,28 +67,6 @@ fn environment(input: &RenderInput<'_>) -> Vec<Value> {
     parts::mesh(&mut env, input);
     parts::proxy_metadata(&mut env, input);
     env.into_list()
-}
-
-fn mounts(input: &RenderInput<'_>) -> Vec<Value> {
-    let mut mounts = vec![
-        parts::mount("workload-socket", "/var/run/secrets/workload-spiffe-uds"),
-        parts::mount("credential-socket", "/var/run/secrets/credential-uds"),
-        parts::workload_certificates_mount(input),
-    ];
-    if parts::uses_istiod_certificates(input) {
-        mounts.push(parts::mount("istiod-ca-cert", "/var/run/secrets/istio"));
-    }
-    mounts.push(parts::mount("istio-data", "/var/lib/istio/data"));
-    if input.annotation(parts::BOOTSTRAP_OVERRIDE).is_some() {
-        mounts.push(parts::mount("custom-bootstrap-volume", "/etc/istio/custom-bootstrap"));
-    }
-    mounts.push(parts::mount("istio-envoy", "/etc/istio/proxy"));
-    mounts.push(parts::mount("istio-token", "/var/run/secrets/tokens"));
-    if input.values.is_set("global.mountMtlsCerts") {
-        mounts.push(parts::read_only_mount("istio-certs", "/etc/certs/"));
-    }
-    mounts.push(parts::mount("istio-podinfo", "/etc/istio/pod"));
-    mounts
 }
 
 fn volumes(input: &RenderInput<'_>) -> Vec<Value> {

@@ -417,6 +417,30 @@ fn image_version(image: &str) -> Option<String> {
     }
 }
 
+/// The volume mounts of every proxy container. `revoked` is mounted next to the certificates of istiod.
+pub(super) fn proxy_mounts(input: &RenderInput<'_>, revoked: Option<Value>) -> Vec<Value> {
+    let mut mounts = vec![
+        mount("workload-socket", "/var/run/secrets/workload-spiffe-uds"),
+        mount("credential-socket", "/var/run/secrets/credential-uds"),
+        workload_certificates_mount(input),
+    ];
+    if uses_istiod_certificates(input) {
+        mounts.push(mount("istiod-ca-cert", "/var/run/secrets/istio"));
+        mounts.extend(revoked);
+    }
+    mounts.push(mount("istio-data", "/var/lib/istio/data"));
+    if input.annotation(BOOTSTRAP_OVERRIDE).is_some() {
+        mounts.push(mount("custom-bootstrap-volume", "/etc/istio/custom-bootstrap"));
+    }
+    mounts.push(mount("istio-envoy", "/etc/istio/proxy"));
+    mounts.push(mount("istio-token", "/var/run/secrets/tokens"));
+    if input.values.is_set("global.mountMtlsCerts") {
+        mounts.push(read_only_mount("istio-certs", "/etc/certs/"));
+    }
+    mounts.push(mount("istio-podinfo", "/etc/istio/pod"));
+    mounts
+}
+
 #[cfg(test)]
 mod tests {
     use super::{append_multus_network, exclude_inbound_port, image_version};

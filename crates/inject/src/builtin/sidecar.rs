@@ -334,25 +334,8 @@ fn uses_lightstep<'a>(input: &RenderInput<'a>) -> Option<&'a str> {
 }
 
 fn mounts(input: &RenderInput<'_>) -> Vec<Value> {
-    let mut mounts = vec![
-        parts::mount("workload-socket", "/var/run/secrets/workload-spiffe-uds"),
-        parts::mount("credential-socket", "/var/run/secrets/credential-uds"),
-        parts::workload_certificates_mount(input),
-    ];
-    if parts::uses_istiod_certificates(input) {
-        mounts.push(parts::mount("istiod-ca-cert", "/var/run/secrets/istio"));
-        mounts.push(parts::mount("istio-ca-crl", "/var/run/secrets/istio/crl"));
-    }
-    mounts.push(parts::mount("istio-data", "/var/lib/istio/data"));
-    if input.annotation(parts::BOOTSTRAP_OVERRIDE).is_some() {
-        mounts.push(parts::mount("custom-bootstrap-volume", "/etc/istio/custom-bootstrap"));
-    }
-    mounts.push(parts::mount("istio-envoy", "/etc/istio/proxy"));
-    mounts.push(parts::mount("istio-token", "/var/run/secrets/tokens"));
-    if input.values.is_set("global.mountMtlsCerts") {
-        mounts.push(parts::read_only_mount("istio-certs", "/etc/certs/"));
-    }
-    mounts.push(parts::mount("istio-podinfo", "/etc/istio/pod"));
+    let revoked = parts::mount("istio-ca-crl", "/var/run/secrets/istio/crl");
+    let mut mounts = parts::proxy_mounts(input, Some(revoked));
     if let Some(file) = uses_lightstep(input) {
         let folder = &file[..file.rfind('/').map_or(0, |at| at + 1)];
         mounts.push(parts::read_only_mount("lightstep-certs", folder));

@@ -21,6 +21,8 @@ pub mod timestamp;
 pub mod traits;
 pub mod validate;
 
+pub use text::read_yaml;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};

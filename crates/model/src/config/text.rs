@@ -80,7 +80,7 @@ impl<'a> Chunk<'a> {
         if is_json && let Some(documents) = self.read_json() {
             return documents;
         }
-        match yaml(self.text) {
+        match read_yaml(self.text) {
             Ok(Value::Null) => Vec::new(),
             Ok(value) => vec![Document { line: first, content: Ok(value), source: Some(self) }],
             Err(error) => vec![Document { line: first, content: Err(self.unreadable(&error)), source: None }],
@@ -162,7 +162,7 @@ pub(super) fn clip(text: &str) -> &str {
 }
 
 /// Parses one YAML document, with limits against anchor bombs and deep nesting.
-fn yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
+pub fn read_yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: 64,

@@ -30,14 +30,14 @@ fn entry(number: usize, dice: &mut Dice, objects: &mut Vec<Value>) {
     // Some hosts occur twice.
     let host = format!("out{}.example.com", if dice.chance(12) { number / 2 } else { number });
     let ports: Vec<&(&str, u16, &str)> = PORTS.iter().skip(dice.roll(PORTS.len())).take(1 + dice.roll(2)).collect();
-    let mut told: Vec<Value> = ports
+    let mut service_ports: Vec<Value> = ports
         .iter()
         .map(|(name, number, protocol)| json!({"name": name, "number": number, "protocol": protocol}))
         .collect();
     if dice.chance(20) {
-        told[0]["targetPort"] = json!(9191);
+        service_ports[0]["targetPort"] = json!(9191);
     }
-    let mut spec = json!({"hosts": [host], "ports": told, "location": dice.pick(&["MESH_EXTERNAL", "MESH_EXTERNAL", "MESH_INTERNAL"])});
+    let mut spec = json!({"hosts": [host], "ports": service_ports, "location": dice.pick(&["MESH_EXTERNAL", "MESH_EXTERNAL", "MESH_INTERNAL"])});
     match dice.roll(9) {
         0 => spec["resolution"] = json!("NONE"),
         1 => spec["resolution"] = json!("DNS"),
