@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// Template of the listener name that a gRPC server requests; `%s` is its address.
 const SERVER_LISTENER: &str = "xds.istio.io/grpc/lds/inbound/%s";
 
-/// The content of the file.
+/// Values of the bootstrap file of a gRPC application.
 #[derive(Clone, Debug)]
 pub struct GrpcBootstrap {
     /// `sidecar~ip~name.namespace~domain`.

@@ -31,7 +31,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// An extension of each request over TLS.
+/// Marks a request that arrived over TLS; an extension of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct TlsConnection;
 

@@ -27,7 +27,7 @@ impl Labels {
         self.0.iter().map(|label| (&label.0, &label.1))
     }
 
-    /// The labels in the order of keys, for other sets to share.
+    /// The labels as stored, in the order of keys, so that another set can share them without a copy.
     pub fn shared(&self) -> impl Iterator<Item = &Label> {
         self.0.iter()
     }

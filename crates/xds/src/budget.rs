@@ -75,7 +75,7 @@ pub struct Exhausted {
 impl From<Exhausted> for Status {
     fn from(hit: Exhausted) -> Status {
         let whose = if hit.of_peer { "clients of this address" } else { "all clients" };
-        Status::resource_exhausted(format!("{whose} hold more than {} bytes of this server", hit.limit))
+        Status::resource_exhausted(format!("{whose} use more than {} bytes of this server's memory", hit.limit))
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
         let other = budget.share(address("10.0.0.2"));
         let mut charge = other.charge(10).unwrap();
         let status = Status::from(charge.set(60).unwrap_err());
-        assert_eq!(status.message(), "all clients hold more than 150 bytes of this server");
+        assert_eq!(status.message(), "all clients use more than 150 bytes of this server's memory");
         assert_eq!(budget.used(), 110);
         drop(held);
         charge.set(60).unwrap();

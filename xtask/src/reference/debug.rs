@@ -19,7 +19,7 @@ pub(super) fn body(root: &Path) -> Result<String> {
     let pages = (0..literals.len()).filter_map(|at| Some((field(at, "name:")?, field(at + 1, "help:")?)));
     let rows: Vec<String> = pages.map(|(name, help)| row(&[&format!("`/debug/{name}`"), help])).collect();
     if rows.is_empty() {
-        bail!("no page in {TABLE}");
+        bail!("could not find a debug page in {TABLE}");
     }
     Ok(format!(
         "`pilot-discovery` serves these pages on the ports of `--httpAddr` and `--monitoringAddr`, to callers of the same \

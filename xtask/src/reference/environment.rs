@@ -34,7 +34,7 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
 
 pub(super) fn body(root: &Path) -> Result<String> {
     let table = read(root, TABLE)?;
-    let rows = macro_rows(&table, "knobs").with_context(|| format!("no knobs! in {TABLE}"))?;
+    let rows = macro_rows(&table, "knobs").with_context(|| format!("could not find the table knobs! in {TABLE}"))?;
     let mut settings = BTreeMap::new();
     for table_row in &rows {
         let (name, default) = setting(table_row).with_context(|| format!("could not read {:?}", table_row.text))?;

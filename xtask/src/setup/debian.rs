@@ -34,7 +34,8 @@ pub(super) fn get(wanted: &Tool) -> Result<PathBuf> {
             find(wanted.program).with_context(|| format!("no {} after installing it", wanted.program))?
         }
     };
-    let (program, arguments) = wanted.trial.split_first().context("no trial")?;
+    let (program, arguments) =
+        wanted.trial.split_first().with_context(|| format!("{} has no trial command", wanted.program))?;
     tool(Command::new(program).args(arguments)).with_context(|| format!("{} cannot be used here", wanted.program))?;
     Ok(found)
 }

@@ -161,7 +161,7 @@ fn binary(family: IpFamily, variant: Option<&str>) -> Result<String> {
         return Ok(legacy);
     }
     let found = [format!("{plain}-nft"), plain.to_owned(), legacy].into_iter().find(|name| exists(name));
-    found.with_context(|| format!("could not find {plain}"))
+    found.with_context(|| format!("could not find the program {plain}, {plain}-nft or {plain}-legacy"))
 }
 
 fn exists(program: &str) -> bool {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
-/// A sequence of parts.
+/// A response body made of parts that are sent one after the other.
 #[derive(Default)]
 pub(super) struct StatusBody(VecDeque<BodyPart>);
 

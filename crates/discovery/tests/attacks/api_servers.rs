@@ -140,9 +140,9 @@ async fn check_wrong_lists(answers: &[(&str, &str)]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_07_a_malformed_list_removes_nothing() {
     check_wrong_lists(&[
-        ("a list without items", r#""kind": "KINDList""#),
-        ("a list without items", r#""kind": "KINDList", "items": null"#),
-        ("a response of the wrong kind", r#""kind": "PodList", "items": []"#),
+        ("the list has no items", r#""kind": "KINDList""#),
+        ("the list has no items", r#""kind": "KINDList", "items": null"#),
+        ("the response has the wrong kind", r#""kind": "PodList", "items": []"#),
     ])
     .await;
 }
@@ -268,7 +268,7 @@ async fn hole_07_endless_bodies_are_cut() {
         };
         is_endless.then(|| repeated(vec![b' '; 1 << 20].into(), None))
     });
-    until_problem(&server, &["could not watch Service", "a watch event of more than 8 MiB"]).await;
+    until_problem(&server, &["could not watch Service", "a watch event has more than 8 MiB"]).await;
     until_problem(&server, &["could not watch EndpointSlice", " MiB"]).await;
     assert_eq!(clusters(&server).await, SERVICES);
     let longest = honest.waits().await.last().copied();

@@ -57,13 +57,13 @@ pub enum KeyError {
     WrongAlgorithm { alg: String, family: &'static str },
     #[error("alg {alg:?} does not go with {curve}")]
     WrongCurve { alg: String, curve: String },
-    #[error("n has {0} bits, outside of {low} to {high}", low = RSA_BITS.start(), high = RSA_BITS.end())]
+    #[error("the RSA modulus n has {0} bits, outside of {low} to {high}", low = RSA_BITS.start(), high = RSA_BITS.end())]
     ModulusSize(usize),
     #[error("n is even")]
     EvenModulus,
     #[error("e is neither 3 nor 65537")]
     Exponent,
-    #[error("x and y are no point of {0}")]
+    #[error("x and y are not a point on the curve {0}")]
     NotOnCurve(String),
     #[error("x has {0} bytes instead of 32")]
     Length(usize),

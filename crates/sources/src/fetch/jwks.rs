@@ -65,11 +65,11 @@ enum KeyFetchError {
     Status { status: u16, body: String },
     #[error("more than {MAX_REDIRECTS} redirects")]
     TooManyRedirects,
-    #[error("a redirect without a location")]
+    #[error("the server sent a redirect without a location")]
     NoLocation,
-    #[error("a redirect to {0}, which is not a URL")]
+    #[error("the server sent a redirect to {0}, which is not a URL")]
     BadLocation(String),
-    #[error("a redirect from https to http")]
+    #[error("the server sent a redirect from https to http")]
     InsecureRedirect,
     #[error("the response is not UTF-8")]
     NotText,

@@ -30,29 +30,29 @@ const MAX_EVENT_BYTES: usize = 8 << 20;
 pub(super) enum BadResponse {
     #[error("no response within {DEADLINE:?}")]
     NotStarted,
-    #[error("a response that does not end within {DEADLINE:?}")]
+    #[error("the response did not end within {DEADLINE:?}")]
     NotEnded,
-    #[error("a response of more than {} MiB", MAX_BODY_BYTES >> 20)]
+    #[error("the response has more than {} MiB", MAX_BODY_BYTES >> 20)]
     BodyTooLarge,
-    #[error("a watch event of more than {} MiB", MAX_EVENT_BYTES >> 20)]
+    #[error("a watch event has more than {} MiB", MAX_EVENT_BYTES >> 20)]
     EventTooLarge,
-    #[error("responses of more than {} MiB at the same time", MAX_BYTES_IN_FLIGHT >> 20)]
+    #[error("all responses together have more than {} MiB", MAX_BYTES_IN_FLIGHT >> 20)]
     TooManyBytesInFlight,
     #[error("{count} watches in a row ended within {within:?}")]
     WatchesEndEarly { count: u32, within: Duration },
-    #[error("a list whose pages repeat")]
+    #[error("the pages of the list repeat")]
     RepeatedPage,
-    #[error("a list of more than {0} pages")]
+    #[error("the list has more than {0} pages")]
     TooManyPages(u32),
-    #[error("a response that is not JSON (line {line}, column {column})")]
+    #[error("the response is not JSON (line {line}, column {column})")]
     NotJson { line: usize, column: usize },
-    #[error("a response that is not a list (line {line}, column {column})")]
+    #[error("the response is not a list (line {line}, column {column})")]
     NotAList { line: usize, column: usize },
-    #[error("a response of the wrong kind: {found:?} instead of {expected}List")]
+    #[error("the response has the wrong kind: {found:?} instead of {expected}List")]
     WrongKind { found: String, expected: String },
-    #[error("a list without items")]
+    #[error("the list has no items")]
     NoItems,
-    #[error("a list with an item of the wrong kind: {found:?} instead of {expected}")]
+    #[error("the list has an item of the wrong kind: {found:?} instead of {expected}")]
     WrongItemKind { found: String, expected: String },
 }
 
@@ -246,13 +246,13 @@ mod tests {
     #[tokio::test]
     async fn hole_07_an_endless_response_is_cut() {
         let (read, error) = endless(vec![b' '; MIB].into(), false, MAX_BODY_BYTES * 2).await;
-        assert_eq!((read, error.as_deref()), (MAX_BODY_BYTES, Some("a response of more than 128 MiB")));
+        assert_eq!((read, error.as_deref()), (MAX_BODY_BYTES, Some("the response has more than 128 MiB")));
     }
 
     #[tokio::test]
     async fn hole_07_an_endless_line_of_a_watch_is_cut_and_many_lines_are_not() {
         let (read, error) = endless(vec![b' '; MIB].into(), true, MAX_EVENT_BYTES * 2).await;
-        assert_eq!((read, error.as_deref()), (MAX_EVENT_BYTES, Some("a watch event of more than 8 MiB")));
+        assert_eq!((read, error.as_deref()), (MAX_EVENT_BYTES, Some("a watch event has more than 8 MiB")));
         let mut lines = vec![b' '; MIB];
         lines[MIB / 2] = b'\n';
         assert_eq!(endless(lines.into(), true, MAX_BODY_BYTES * 2).await, (MAX_BODY_BYTES * 2, None));
@@ -279,7 +279,7 @@ mod tests {
         };
         assert_eq!(
             (read, error.to_string().as_str()),
-            (MAX_BYTES_IN_FLIGHT, "responses of more than 256 MiB at the same time")
+            (MAX_BYTES_IN_FLIGHT, "all responses together have more than 256 MiB")
         );
         drop(bodies);
         assert_eq!(limits.bytes_in_flight.load(std::sync::atomic::Ordering::Relaxed), 0);
@@ -290,10 +290,7 @@ mod tests {
         let silent = || StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
         let begun = Instant::now();
         let error = LimitedBody::new(silent(), false, ResponseLimits::default()).frame().await.unwrap().unwrap_err();
-        assert_eq!(
-            (error.to_string().as_str(), begun.elapsed()),
-            ("a response that does not end within 75s", DEADLINE)
-        );
+        assert_eq!((error.to_string().as_str(), begun.elapsed()), ("the response did not end within 75s", DEADLINE));
         let mut watch = LimitedBody::new(silent(), true, ResponseLimits::default());
         assert!(tokio::time::timeout(Duration::from_secs(3600), watch.frame()).await.is_err());
     }

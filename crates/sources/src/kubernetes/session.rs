@@ -105,7 +105,7 @@ impl WatchSession {
         session
     }
 
-    /// Watches the services and workloads, of which every cluster is read.
+    /// Watches services and workloads, which are read from every cluster.
     fn watch_workloads(&mut self) {
         let all = watcher::Config::default;
         self.watch(Collection::Namespace, core("Namespace", "namespaces"), all(), |_, n: schema::NamespaceObject| {

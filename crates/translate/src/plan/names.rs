@@ -18,7 +18,7 @@ pub struct NameTablePlan {
     pub names: BTreeMap<Str, NameEntry>,
 }
 
-/// One name.
+/// One entry of the name table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NameEntry {
     pub addresses: Vec<Str>,

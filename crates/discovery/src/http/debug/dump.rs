@@ -180,9 +180,9 @@ fn any(kind: &TypeUrl, resource: &Resource) -> Value {
 enum ShowError {
     #[error("unknown message type {0}")]
     UnknownType(String),
-    #[error("could not decode: {0}")]
+    #[error("could not decode the resource: {0}")]
     Decode(#[from] prost::DecodeError),
-    #[error("could not convert to JSON: {0}")]
+    #[error("could not convert the resource to JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 

@@ -56,7 +56,7 @@ pub(super) fn port(port: &Port) -> Value {
     json!({"name": &*port.name, "port": port.number, "protocol": port.protocol.as_str()})
 }
 
-/// An endpoint.
+/// An endpoint as JSON.
 pub(super) fn endpoint(endpoint: &Endpoint) -> Value {
     json!({
         "Labels": labels(&endpoint.labels),

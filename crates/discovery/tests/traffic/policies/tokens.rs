@@ -235,6 +235,6 @@ async fn keys_that_envoy_would_reject_verify_nothing(transport: XdsTransport) {
     let problems = testkit::client::get(guarded.mesh.discovery.http(), "pilot", "/debug/problems").await;
     let problems = problems.expect("a page").body;
     assert!(problems.contains("all tokens of this issuer are rejected"), "{problems}");
-    assert!(problems.contains("no point of P-256"), "{problems}");
+    assert!(problems.contains("not a point on the curve P-256"), "{problems}");
     guarded.mesh.assert_settled().await;
 }

@@ -20,7 +20,7 @@ use crate::registry::normalize;
 /// The name and merge rank of the registry.
 pub(super) const REGISTRY: Registry = Registry::Adapter { rank: 30, name: "CloudFoundry" };
 
-/// The label of the process of an endpoint, as in Pilot.
+/// Endpoint label with the id of its application process, as in Pilot 1.0.
 const PROCESS: &str = "cfapp";
 
 /// Builds services with common settings.
