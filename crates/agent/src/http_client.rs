@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http::{Method, Request, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use http::{Method, Uri};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::args::{RequestArgs, WaitArgs};
@@ -51,22 +47,6 @@ pub async fn wait(wait: &WaitArgs) -> Result<()> {
 
 /// Sends one request on a new connection. A status other than 2xx is an error with the response body.
 pub async fn send(limit: Duration, method: Method, address: &str, path: &str, body: String) -> Result<Bytes> {
-    let exchange = exchange(method, address, path, body);
-    timeout(limit, exchange).await.with_context(|| format!("no response from {address} within {limit:?}"))?
-}
-
-async fn exchange(method: Method, address: &str, path: &str, body: String) -> Result<Bytes> {
-    let message = Request::builder().method(method).uri(path).header("host", address);
-    let message =
-        message.body(Full::new(Bytes::from(body))).with_context(|| format!("could not parse the path {path:?}"))?;
-    let stream = TcpStream::connect(address).await.with_context(|| format!("could not connect to {address}"))?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let driver = tokio::spawn(connection);
-    let (head, body) = sender.send_request(message).await?.into_parts();
-    let body = body.collect().await?.to_bytes();
-    driver.abort();
-    if !head.status.is_success() {
-        bail!("received {}: {}", head.status, String::from_utf8_lossy(&body).trim_end());
-    }
-    Ok(body)
+    let exchange = timeout(limit, net::http::call(method, address, path, body));
+    Ok(exchange.await.with_context(|| format!("no response from {address} within {limit:?}"))??)
 }

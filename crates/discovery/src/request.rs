@@ -1,13 +1,9 @@
 //! `pilot-discovery request`: sends one HTTP request to the debug port of a running server and prints the response.
 //! istioctl runs it inside the server's container.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bytes::Bytes;
-use http::{Method, Request as HttpRequest};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use http::Method;
 
 use crate::args::RequestFlags;
 
@@ -26,17 +22,5 @@ async fn exchange(request: &RequestFlags) -> Result<Bytes> {
         .with_context(|| format!("could not use the HTTP method {:?}", request.method))?;
     // istioctl omits the leading slash.
     let path = format!("/{}", request.path.trim_start_matches('/'));
-    let body = Full::new(Bytes::from(request.body.clone().unwrap_or_default()));
-    let message = HttpRequest::builder().method(method).uri(&path).header("host", &request.address).body(body);
-    let message = message.with_context(|| format!("could not use the path {path:?}"))?;
-    let stream = TcpStream::connect(&request.address).await;
-    let stream = stream.with_context(|| format!("could not connect to {}", request.address))?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let (head, body) = sender.send_request(message).await?.into_parts();
-    let body = body.collect().await?.to_bytes();
-    if !head.status.is_success() {
-        bail!("received {}: {}", head.status, String::from_utf8_lossy(&body).trim_end());
-    }
-    Ok(body)
+    Ok(net::http::call(method, &request.address, &path, request.body.clone().unwrap_or_default()).await?)
 }

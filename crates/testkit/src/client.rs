@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -73,11 +71,7 @@ pub(crate) async fn send_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<String>,
 ) -> Result<Reply, AnyError> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let driver = tokio::spawn(connection);
-    let response = sender.send_request(request.map(|body| Full::new(Bytes::from(body)))).await?;
-    let (head, body) = response.into_parts();
-    let body = body.collect().await?.to_bytes();
-    driver.abort();
+    let request = request.map(|body| Full::new(Bytes::from(body)));
+    let (head, body) = net::http::exchange(stream, request, net::http::UNLIMITED).await?.into_parts();
     Ok(Reply { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned() })
 }

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
+use bytes::Bytes;
+use http::Request;
 use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use net::http::{collect, send};
 use rustls::ClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -30,18 +29,6 @@ pub(super) async fn connect(to: SocketAddr, from: Option<IpAddr>) -> Result<TcpS
         tracing::debug!(%from, %error, "could not bind the source address; using the default");
     }
     socket.connect(to).await.with_context(could_not)
-}
-
-/// Sends a request over HTTP/1.1 and returns when the response headers have arrived.
-pub(super) async fn send<S, B>(stream: S, request: Request<B>) -> Result<Response<Incoming>>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: std::error::Error + Send + Sync,
-{
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    Ok(sender.send_request(request).await?)
 }
 
 /// Sends a unary gRPC request over HTTP/2 and returns the response message.
@@ -72,20 +59,6 @@ pub(super) async fn get(to: SocketAddr, path: &str, time_limit: Duration, limit:
         Ok(String::from_utf8_lossy(&body).into_owned())
     };
     timeout(time_limit, exchange).await.with_context(|| format!("no response from {to} within {time_limit:?}"))?
-}
-
-/// Reads the whole body; fails if it exceeds the limit.
-pub(super) async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes> {
-    let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        if let Ok(bytes) = frame?.into_data() {
-            if whole.len() + bytes.len() > limit {
-                bail!("the response is larger than {limit} bytes");
-            }
-            whole.extend_from_slice(&bytes);
-        }
-    }
-    Ok(whole.freeze())
 }
 
 /// TLS without certificate verification, as kubelet does for probes.

@@ -132,7 +132,7 @@ async fn applications(metrics: &Metrics, targets: &[ScrapeTarget], headers: &Hea
             let address = (IpAddr::V4(Ipv4Addr::LOCALHOST), target.port).into();
             let whole = async {
                 let (format, body) = scrape(address, &target.path, &headers, accept::APPLICATION).await?;
-                anyhow::Ok((format, fetch::collect(body, LIMIT).await?))
+                anyhow::Ok((format, net::http::collect(body, LIMIT).await?))
             };
             let whole = timeout(time_limit(&headers), whole).await.context("timed out").flatten();
             (at, whole.with_context(|| format!("could not scrape {address}{}", target.path)))
@@ -165,7 +165,7 @@ async fn scrape(to: SocketAddr, path: &str, headers: &HeaderMap, types: &[&str])
         }
     }
     let request = request.body(Empty::<Bytes>::new())?;
-    let sent = async { fetch::send(fetch::connect(to, None).await?, request).await };
+    let sent = async { anyhow::Ok(net::http::send(fetch::connect(to, None).await?, request).await?) };
     let response = timeout(time_limit(headers), sent).await.context("timed out")??;
     if !response.status().is_success() {
         bail!("received {}", response.status());

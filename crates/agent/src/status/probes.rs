@@ -116,7 +116,7 @@ impl AppProbes {
             let response = self.request(get, to, &path, headers).await?;
             if !response.status().is_redirection() {
                 let status = response.status();
-                let body = fetch::collect(response.into_body(), LIMIT).await.unwrap_or_default();
+                let body = net::http::collect(response.into_body(), LIMIT).await.unwrap_or_default();
                 return Ok(reply(status, body));
             }
             match next(&response, address) {
@@ -140,9 +140,9 @@ impl AppProbes {
         request.headers_mut().insert(HOST, self.host(headers, to)?);
         let stream = fetch::connect(to, Some(source(to.ip()))).await?;
         if get.scheme.eq_ignore_ascii_case("https") {
-            return fetch::send(fetch::unverified_tls(stream, to.ip()).await?, request).await;
+            return Ok(net::http::send(fetch::unverified_tls(stream, to.ip()).await?, request).await?);
         }
-        fetch::send(stream, request).await
+        Ok(net::http::send(stream, request).await?)
     }
 
     /// kubelet's Host header with the status port replaced by the application's.

@@ -8,6 +8,7 @@ use super::Finding;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("model", &["api"]),
+    ("net", &[]),
     ("scope", &["api", "model"]),
     ("translate", &["api", "model", "scope"]),
     ("xds", &["api"]),
@@ -15,10 +16,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("inject", &["api", "model"]),
     ("cli", &["model"]),
     ("trust", &[]),
-    ("discovery", &["api", "cli", "model", "scope", "translate", "trust", "xds", "sources", "inject"]),
-    ("agent", &["api", "cli", "model", "trust", "xds"]),
+    ("discovery", &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject"]),
+    ("agent", &["api", "cli", "model", "net", "trust", "xds"]),
     ("pilotctl", &["inject", "model", "trust"]),
-    ("testkit", &["api", "trust", "xds"]),
+    ("testkit", &["api", "net", "trust", "xds"]),
     ("xtask", &[]),
 ];
 
