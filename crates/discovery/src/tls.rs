@@ -7,13 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwapOption;
-use rustls::crypto::aws_lc_rs;
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-};
-use rustls_pki_types::pem::PemObject;
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use sources::disk;
 use tokio_rustls::TlsAcceptor;
@@ -154,7 +149,7 @@ fn digest(files: &TlsFiles) -> Digest {
 fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
     let chain = certificates(&files.chain)?;
     let unreadable = || format!("could not read a private key from {}", files.key.display());
-    let key = PrivateKeyDer::from_pem_slice(&disk::content(&files.key).with_context(unreadable)?);
+    let key = net::tls::private_key(&disk::content(&files.key).with_context(unreadable)?);
     let key = key.with_context(unreadable)?;
     let verifier = match &files.authorities {
         None => None,
@@ -169,13 +164,7 @@ fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
 
 /// Verifies client certificates. They are optional: agents authenticate with a token until they have one.
 fn verifier(roots: impl Iterator<Item = CertificateDer<'static>>) -> Result<Arc<dyn ClientCertVerifier>> {
-    let mut store = RootCertStore::empty();
-    for root in roots {
-        store.add(root)?;
-    }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider);
-    Ok(builder.allow_unauthenticated().build()?)
+    Ok(net::tls::optional_client_verifier(net::tls::roots(roots)?)?)
 }
 
 fn server_config(
@@ -183,8 +172,7 @@ fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<Arc<ServerConfig>> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder = net::tls::server()?;
     let builder = match verifier {
         None => builder.with_no_client_auth(),
         Some(verifier) => builder.with_client_cert_verifier(verifier),
@@ -263,9 +251,5 @@ impl ClientCertVerifier for MeshClientVerifier {
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let unreadable = || format!("could not read certificates from {}", file.display());
     let content = disk::content(file).with_context(unreadable)?;
-    let found = CertificateDer::pem_slice_iter(&content).collect::<Result<Vec<_>, _>>().with_context(unreadable)?;
-    if found.is_empty() {
-        bail!("could not find a certificate in {}", file.display());
-    }
-    Ok(found)
+    net::tls::certificates(&content).with_context(unreadable)
 }

@@ -16,12 +16,11 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use net::tls;
 use parking_lot::Mutex;
 use prost::Message;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
@@ -183,7 +182,7 @@ impl Copilot {
         let Certificate { chain, key } = self.authority.workload(CLIENT);
         self.put("key.pem", &key);
         self.put("cert.pem", &chain);
-        certificate(&chain).to_vec()
+        certificates(&chain).remove(0).to_vec()
     }
 
     /// The text of a file for `--cfConfig`.
@@ -234,16 +233,15 @@ impl Copilot {
     }
 
     fn acceptor(&self) -> TlsAcceptor {
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate(&self.authority.root())).unwrap_or_else(|e| panic!("no root: {e}"));
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-        let key = PrivateKeyDer::from_pem_slice(self.own.key.as_bytes()).unwrap_or_else(|e| panic!("no key: {e}"));
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+        let certificates =
+            |text: &str| tls::certificates(text.as_bytes()).unwrap_or_else(|e| panic!("no certificate: {e}"));
+        let roots = tls::roots(certificates(&self.authority.root())).unwrap_or_else(|e| panic!("no root: {e}"));
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
+        let key = tls::private_key(self.own.key.as_bytes()).unwrap_or_else(|e| panic!("no key: {e}"));
+        let mut config = tls::server()
             .unwrap_or_else(|e| panic!("no TLS: {e}"))
             .with_client_cert_verifier(verifier.unwrap_or_else(|e| panic!("no verifier: {e}")))
-            .with_single_cert(vec![certificate(&self.own.chain)], key)
+            .with_single_cert(certificates(&self.own.chain), key)
             .unwrap_or_else(|e| panic!("no certificate: {e}"));
         config.alpn_protocols = vec![b"h2".to_vec()];
         TlsAcceptor::from(Arc::new(config))
@@ -256,8 +254,8 @@ impl Drop for Copilot {
     }
 }
 
-fn certificate(pem: &str) -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).unwrap_or_else(|e| panic!("no certificate: {e}"))
+fn certificates(text: &str) -> Vec<CertificateDer<'static>> {
+    tls::certificates(text.as_bytes()).unwrap_or_else(|e| panic!("no certificate: {e}"))
 }
 
 async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<CopilotState>>) {

@@ -5,9 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::Request;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use net::tls;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -32,18 +31,14 @@ impl TlsClient {
 
     /// Trusts the root certificates of a PEM text.
     pub fn trusting(trusted: &str, own: Option<&Certificate>, protocols: &[&str]) -> TlsClient {
-        let mut roots = RootCertStore::empty();
-        for root in CertificateDer::pem_slice_iter(trusted.as_bytes()) {
-            roots.add(root.unwrap_or_else(|e| panic!("no root: {e}"))).unwrap_or_else(|e| panic!("no root: {e}"));
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.unwrap_or_else(|e| panic!("no TLS: {e}")).with_root_certificates(roots);
+        let roots = tls::certificates(trusted.as_bytes()).unwrap_or_else(|e| panic!("no root: {e}"));
+        let roots = tls::roots(roots).unwrap_or_else(|e| panic!("no root: {e}"));
+        let builder = tls::client().unwrap_or_else(|e| panic!("no TLS: {e}")).with_root_certificates(roots);
         let mut config = match own {
             None => builder.with_no_client_auth(),
             Some(own) => {
-                let chain = CertificateDer::pem_slice_iter(own.chain.as_bytes()).filter_map(Result::ok).collect();
-                let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap_or_else(|e| panic!("no key: {e}"));
+                let chain = tls::certificates(own.chain.as_bytes()).unwrap_or_else(|e| panic!("no chain: {e}"));
+                let key = tls::private_key(own.key.as_bytes()).unwrap_or_else(|e| panic!("no key: {e}"));
                 builder.with_client_auth_cert(chain, key).unwrap_or_else(|e| panic!("no certificate: {e}"))
             }
         };

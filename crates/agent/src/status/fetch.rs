@@ -11,9 +11,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use net::http::{collect, send};
-use rustls::ClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -66,10 +65,8 @@ pub(super) async fn unverified_tls(
     stream: TcpStream,
     to: IpAddr,
 ) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    let verifier = Arc::new(AcceptAnyCertificate(provider));
-    let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    let verifier = Arc::new(AcceptAnyCertificate(net::tls::provider()));
+    let config = net::tls::client()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(ServerName::IpAddress(to.into()), stream).await.context("TLS handshake failed")
 }

@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("scope", &["api", "model"]),
     ("translate", &["api", "model", "scope"]),
     ("xds", &["api"]),
-    ("sources", &["api", "model", "xds"]),
+    ("sources", &["api", "model", "net", "xds"]),
     ("inject", &["api", "model"]),
     ("cli", &["model"]),
     ("trust", &[]),
