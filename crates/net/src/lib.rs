@@ -1,5 +1,5 @@
-//! Networking that several programs share, with one implementation each: `http` sends HTTP/1.1 requests,
-//! `tls` sets up rustls.
+//! What several programs need to reach others, with one implementation each: `http` sends HTTP/1.1 requests, `tls` sets up
+//! rustls, `watch` follows files such as certificates.
 //! The client of sources (`sources/http`) is another one: it keeps connections, bounds memory by a budget and checks
 //! addresses.
 
@@ -7,3 +7,4 @@
 
 pub mod http;
 pub mod tls;
+pub mod watch;

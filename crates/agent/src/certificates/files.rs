@@ -1,18 +1,11 @@
-//! The workload's certificate files: found where upstream looks for them, and polled for changes. Polling is used
-//! because mounted secrets are symbolic links that are swapped, which inotify does not see on the file.
+//! The workload's certificate files: found where upstream looks for them, and published again when they change.
 
-use std::fs::{self, Metadata};
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use net::watch::{FilePolling, PolledFiles};
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -21,15 +14,6 @@ use crate::regular_file;
 
 /// Directories with `cert-chain.pem`, `key.pem` and `root-cert.pem`: workload credentials, and Pilot 0.8's.
 const FOLDERS: [&str; 3] = ["./var/run/secrets/workload-spiffe-credentials", "./etc/certs", "/etc/certs"];
-
-/// How often files are polled.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct FilePolling {
-    /// Time between two polls.
-    pub period: Duration,
-    /// How long files must be unchanged before they are read: the three files are not written atomically.
-    pub settle: Duration,
-}
 
 /// Paths of a workload's certificate chain, private key and trusted roots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,66 +56,21 @@ impl CertificateFiles {
         vec![self.chain.clone(), self.key.clone(), self.root.clone()]
     }
 
-    /// Publishes the certificates, and again whenever their content changes. Never returns.
+    /// Publishes the certificates, and again whenever their content changes. Returns only when the runtime shuts down.
     pub async fn publish(self, store: CertificateStore, polling: FilePolling) {
-        let mut logged = String::new();
-        let paths = self.paths();
-        let look = move || match self.read() {
-            Ok(material) => {
-                logged.clear();
-                if store.publish(material) {
-                    info!(chain = %self.chain.display(), "certificates changed");
+        let chain = self.chain.clone();
+        // The cause as text, which can be compared: it is logged when it changes.
+        let mut files = PolledFiles::new(polling, move || self.read().map_err(|error| format!("{error:#}")));
+        while let Some(content) = files.changed().await {
+            match content {
+                Ok(material) if store.publish(material.clone()) => {
+                    info!(chain = %chain.display(), "certificates changed");
                 }
+                Ok(_) => {}
+                Err(error) => warn!("{error}; keeping the certificates in use"),
             }
-            Err(error) => {
-                let text = format!("{error:#}");
-                if text != logged {
-                    warn!("{text}; keeping the certificates in use");
-                    logged = text;
-                }
-            }
-        };
-        watch(paths, polling, look).await;
-    }
-}
-
-/// Calls `look` once, then whenever a file may have changed and all files have settled. File access happens on blocking
-/// threads: a dead mount must not block the agent.
-pub async fn watch(paths: Vec<PathBuf>, polling: FilePolling, mut look: impl FnMut() + Send + 'static) {
-    let mut ticks = interval(polling.period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let paths = Arc::new(paths);
-    let mut previous = FileStats::new();
-    loop {
-        ticks.tick().await;
-        let mut now = file_stats_of(&paths).await;
-        if now == previous {
-            continue;
-        }
-        while !previous.is_empty() {
-            sleep(polling.settle).await;
-            let later = file_stats_of(&paths).await;
-            if later == now {
-                break;
-            }
-            now = later;
-        }
-        previous = now;
-        let looked = spawn_blocking(move || {
-            look();
-            look
-        });
-        match looked.await {
-            Ok(again) => look = again,
-            // The runtime is shutting down.
-            Err(_) => return,
         }
     }
-}
-
-async fn file_stats_of(paths: &Arc<Vec<PathBuf>>) -> FileStats {
-    let paths = Arc::clone(paths);
-    spawn_blocking(move || file_stats(&paths)).await.unwrap_or_default()
 }
 
 /// Hash of the content of all files. An unreadable file counts as empty.
@@ -144,22 +83,15 @@ pub fn fingerprint(paths: &[PathBuf]) -> u128 {
     hash.digest128()
 }
 
-/// Metadata that changes whenever a file's content may have changed.
-fn file_stats(paths: &[PathBuf]) -> FileStats {
-    let mark = |data: Metadata| (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
-    paths.iter().map(|path| fs::metadata(path).map(mark).map_err(|error| error.kind())).collect()
-}
-
-type FileStat = (u64, u64, i64, i64);
-type FileStats = Vec<Result<FileStat, io::ErrorKind>>;
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::time::Duration;
 
+    use net::watch::FilePolling;
+
     use super::super::CertificateStore;
-    use super::{CertificateFiles, FilePolling, fingerprint};
+    use super::{CertificateFiles, fingerprint};
 
     fn write(folder: &std::path::Path, version: &str) {
         for name in ["cert-chain.pem", "key.pem", "root-cert.pem"] {

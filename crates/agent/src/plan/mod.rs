@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::ProxyConfig;
+use net::watch::FilePolling;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::args::ProxyArgs;
 use crate::bootstrap::{AdsApiType, BootstrapInput, BootstrapSource, FeatureFlags, StaticPorts, Xds, XdsSecurity};
-use crate::certificates::files::{CertificateFiles, FilePolling};
+use crate::certificates::files::CertificateFiles;
 use crate::certificates::issued::CaSettings;
 use crate::environment::Environment;
 use crate::file_secrets::access::FileAccess;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cli::version;
+use net::watch::{FilePolling, PolledFiles};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 use crate::args::ProxyArgs;
 use crate::bootstrap;
 use crate::certificates::CertificateStore;
-use crate::certificates::files::{self, FilePolling, fingerprint};
+use crate::certificates::files::fingerprint;
 use crate::environment::Environment;
 use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
@@ -143,12 +144,10 @@ async fn run_envoy(
 
 /// Triggers a hot restart when certificates change.
 async fn watch_certificates(paths: Vec<PathBuf>, polling: FilePolling, hash: watch::Sender<u128>) {
-    let watched = paths.clone();
-    let look = move || {
-        let now = fingerprint(&paths);
-        hash.send_if_modified(|before| std::mem::replace(before, now) != now);
-    };
-    files::watch(watched, polling, look).await;
+    let mut files = PolledFiles::new(polling, move || fingerprint(&paths)).after(*hash.borrow());
+    while let Some(now) = files.changed().await {
+        hash.send_replace(*now);
+    }
 }
 
 async fn until_stopped(requests: &LifecycleSender) -> ExitCause {
