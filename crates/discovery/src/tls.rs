@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwapOption;
+use net::watch::{FilePolling, PolledFiles};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
@@ -112,26 +113,21 @@ impl Certificates {
 
     /// Reloads changed files until cancelled.
     pub async fn watch(self: Arc<Self>, cancel: CancellationToken) {
-        let Some(own_files) = &self.files else { return };
-        let mut seen = self.first.clone();
-        while cancel.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
-            let files = own_files.clone();
-            // Fails only at shutdown.
-            let Ok(now) = tokio::task::spawn_blocking(move || digest(&files)).await else { return };
-            if now == seen {
-                continue;
-            }
+        let Some(files) = &self.files else { return };
+        let own_files = files.clone();
+        let polled = PolledFiles::new(FilePolling::every(CHECK_INTERVAL), move || digest(&own_files));
+        let mut polled = polled.after(self.first.clone());
+        while let Some(Some(_)) = cancel.run_until_cancelled(polled.changed()).await {
             // Between the replacement of the certificate and of its key the pair does not match; that is an error once.
-            match config(own_files) {
+            match config(files) {
                 Ok(config) => {
                     self.config.store(Some(config));
-                    info!(file = %own_files.chain.display(), "reloaded TLS certificates");
+                    info!(file = %files.chain.display(), "reloaded TLS certificates");
                 }
                 Err(error) => {
                     warn!(error = format!("{error:#}"), "could not reload TLS certificates; keeping the last good ones")
                 }
             }
-            seen = now;
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Runs the CA: reads a plugged-in CA from its folder, or a self-signed root from its store, and follows changes. What
 //! does not verify is reported and not used.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use net::watch::{FilePolling, PolledFiles};
 use sources::kubernetes::trust_objects::WriteResult;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -35,41 +36,26 @@ impl PluggedIn {
     /// Reads the folder at start; `None` if there are no files. Unusable files are an error, as in upstream.
     pub(super) fn load(folder: PathBuf, trust: &Trust) -> Result<Option<PluggedIn>, CaFolderError> {
         let Some(files) = CaFiles::read(&folder)? else { return Ok(None) };
-        let loaded = PluggedIn { folder, files };
-        loaded.publish(trust)?;
-        Ok(Some(loaded))
-    }
-
-    fn publish(&self, trust: &Trust) -> Result<(), CaFolderError> {
-        let now = unix_now();
-        let current = trust.now();
-        let current = current.as_ref().map(|state| &*state.authority);
-        let authority = Arc::new(self.files.authority(&self.folder, current, now)?);
-        let place = self.folder.display().to_string();
-        trust.publish(TrustState { authority, place, is_plugged_in: true, step: Default::default(), since: now });
-        Ok(())
+        publish(&files, &folder, trust)?;
+        Ok(Some(PluggedIn { folder, files }))
     }
 
     /// Follows the files until cancelled.
-    pub(super) async fn watch(mut self, trust: Arc<Trust>, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(FILE_INTERVAL)).await.is_some() {
-            let folder = self.folder.clone();
-            // Fails only at shutdown.
-            let Ok(read) = tokio::task::spawn_blocking(move || CaFiles::read(&folder)).await else { return };
-            match read {
-                Ok(Some(files)) if files == self.files => {}
-                Ok(Some(files)) => {
-                    self.files = files;
-                    match self.publish(&trust) {
-                        Ok(()) => trust.problems.solved(Topic::Authority),
-                        Err(error) => report(&trust, &error),
-                    }
-                }
-                Ok(None) => {
-                    let missing = format!("the files of the CA in {} are gone", self.folder.display());
-                    trust.problems.error(Topic::Authority, format!("{missing}; {KEPT}"));
-                }
-                Err(error) => report(&trust, &error),
+    pub(super) async fn watch(self, trust: Arc<Trust>, stop: CancellationToken) {
+        let PluggedIn { folder, files } = self;
+        let own_folder = folder.clone();
+        // The cause as text, which can be compared: it is reported when it changes.
+        let read = move || CaFiles::read(&own_folder).map_err(|error| error.to_string());
+        let mut polled = PolledFiles::new(FilePolling::every(FILE_INTERVAL), read).after(Ok(Some(files)));
+        while let Some(Some(read)) = stop.run_until_cancelled(polled.changed()).await {
+            let used = match read {
+                Ok(Some(files)) => publish(files, &folder, &trust).map_err(|error| error.to_string()),
+                Ok(None) => Err(format!("the files of the CA in {} are gone", folder.display())),
+                Err(error) => Err(error.clone()),
+            };
+            match used {
+                Ok(()) => trust.problems.solved(Topic::Authority),
+                Err(error) => trust.problems.error(Topic::Authority, format!("{error}; {KEPT}")),
             }
         }
     }
@@ -77,8 +63,15 @@ impl PluggedIn {
 
 const KEPT: &str = "the last good CA stays in use";
 
-fn report(trust: &Trust, error: &CaFolderError) {
-    trust.problems.error(Topic::Authority, format!("{error}; {KEPT}"));
+/// Uses a plugged-in CA from now on, if it verifies.
+fn publish(files: &CaFiles, folder: &Path, trust: &Trust) -> Result<(), CaFolderError> {
+    let now = unix_now();
+    let current = trust.now();
+    let current = current.as_ref().map(|state| &*state.authority);
+    let authority = Arc::new(files.authority(folder, current, now)?);
+    let place = folder.display().to_string();
+    trust.publish(TrustState { authority, place, is_plugged_in: true, step: Default::default(), since: now });
+    Ok(())
 }
 
 /// A self-signed root.
@@ -150,7 +143,7 @@ impl SelfSigned {
             }
             None => {
                 let state = RootState::new(&self.policy, unix_now(), &random_serial()?)?;
-                info!(place = self.store.place(), "made a self-signed root");
+                info!(place = self.store.place(), "created self-signed root");
                 let version = self.save(&state, "").await?;
                 (state, version)
             }
@@ -160,7 +153,7 @@ impl SelfSigned {
             requested = false;
             state = state.advance(&self.policy, unix_now(), &random_serial()?)?;
             version = self.save(&state, &version).await?;
-            info!(step = step.name(), "took a step of the root's rotation");
+            info!(step = step.name(), "root rotation advanced");
         }
         trust.publish(TrustState {
             authority: state.signer().clone(),

@@ -1,11 +1,13 @@
 //! Problems of the CA: published with those of all other sources, one for each topic.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::change::{Batch, Change, SourceId};
 use model::problem::{Problem, Subject};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 /// What a problem is about; a new problem of the same topic replaces the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,12 +25,12 @@ pub(crate) enum Topic {
 #[derive(Debug)]
 pub(crate) struct TrustProblems {
     changes: mpsc::Sender<Batch>,
-    current: Mutex<BTreeMap<Topic, Problem>>,
+    current: Arc<Mutex<BTreeMap<Topic, Problem>>>,
 }
 
 impl TrustProblems {
     pub(crate) fn new(changes: mpsc::Sender<Batch>) -> TrustProblems {
-        TrustProblems { changes, current: Mutex::default() }
+        TrustProblems { changes, current: Arc::default() }
     }
 
     /// Reports a problem. The snapshot writer logs new ones.
@@ -53,11 +55,20 @@ impl TrustProblems {
         if before == problem {
             return;
         }
-        let problems = current.values().cloned().collect();
-        let batch = Batch { source: SourceId("trust".into()), changes: vec![Change::Problems(problems)] };
-        // A full channel means that batches wait; the problem is sent with the next one of its topic.
-        if self.changes.try_send(batch).is_err() {
-            current.remove(&topic);
+        if let Err(TrySendError::Full(_)) = self.changes.try_send(batch(&current)) {
+            tokio::spawn(send_later(self.changes.clone(), Arc::clone(&self.current)));
         }
     }
+}
+
+/// Waits for room in the channel, then sends the problems of that moment.
+async fn send_later(changes: mpsc::Sender<Batch>, current: Arc<Mutex<BTreeMap<Topic, Problem>>>) {
+    if let Ok(permit) = changes.reserve().await {
+        permit.send(batch(&current.lock()));
+    }
+}
+
+fn batch(problems: &BTreeMap<Topic, Problem>) -> Batch {
+    let problems = problems.values().cloned().collect();
+    Batch { source: SourceId("trust".into()), changes: vec![Change::Problems(problems)] }
 }

@@ -1,4 +1,4 @@
-//! The settings of injection, followed while they change, and the answers to reviews of pods.
+//! Answers reviews of pods, with the newest settings of injection, which come from files or a ConfigMap.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use inject::{
     ChartValues, InjectorConfig, MeshInputs, NamespacedProxyConfig, NativeMode, ReviewInputs, ReviewOutcome, refuse,
     review,
 };
+use net::watch::{FilePolling, PolledFiles};
 use sources::disk;
 use sources::kubernetes::access::Access;
 use sources::kubernetes::webhook_objects::{InjectorTexts, WebhookObjects};
@@ -112,7 +113,7 @@ impl Injector {
             ReviewOutcome::Injected(warnings) => {
                 metrics.injected.add(1);
                 info!(pod, "injected pod");
-                warnings.iter().for_each(|warning| warn!(pod, warning, "part of the pod was left as it is"));
+                warnings.iter().for_each(|warning| warn!(pod, warning, "injection left part of the pod unchanged"));
             }
             ReviewOutcome::Skipped(reason) => {
                 metrics.skipped.add(1);
@@ -144,19 +145,12 @@ fn apply(settings: &ArcSwapOption<InjectorSettings>, texts: &InjectorTexts, sour
 }
 
 async fn follow_files(folder: PathBuf, settings: Arc<ArcSwapOption<InjectorSettings>>, stop: CancellationToken) {
-    let mut seen = None;
-    loop {
-        let place = folder.clone();
-        // Fails only at shutdown.
-        let Ok(texts) = tokio::task::spawn_blocking(move || read(&place)).await else { return };
-        if texts.is_some() && texts != seen {
-            if let Some(texts) = &texts {
-                apply(&settings, texts, &folder.display().to_string());
-            }
-            seen = texts;
-        }
-        if stop.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_none() {
-            return;
+    let source = folder.display().to_string();
+    let mut files = PolledFiles::new(FilePolling::every(CHECK_INTERVAL), move || read(&folder));
+    while let Some(Some(texts)) = stop.run_until_cancelled(files.changed()).await {
+        match texts {
+            Some(texts) => apply(&settings, texts, &source),
+            None => warn!(source, "could not read injector configuration; keeping the last good one"),
         }
     }
 }
