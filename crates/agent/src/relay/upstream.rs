@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use http::{HeaderName, HeaderValue};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use net::tls;
+use rustls::ClientConfig;
+use rustls::pki_types::{CertificateDer, ServerName};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -161,30 +160,23 @@ impl UpstreamTls {
 
     /// Also trusts further roots, and has another client certificate (chain and key) if there are no files. All are PEM.
     pub(crate) fn config_with(&self, further_roots: &[u8], own: Option<(&[u8], &[u8])>) -> Result<Arc<ClientConfig>> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(further_roots).filter_map(Result::ok) {
-            let _ = roots.add(certificate);
-        }
-        for certificate in certificates(&self.roots)? {
-            roots
-                .add(certificate)
-                .with_context(|| format!("could not use a root certificate in {}", self.roots.display()))?;
-        }
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let algorithms = provider.signature_verification_algorithms;
+        let roots = tls::roots(certificates(&self.roots)?);
+        let mut roots =
+            roots.with_context(|| format!("could not use a root certificate in {}", self.roots.display()))?;
+        // Unusable ones are left out: the control plane is verified with the file's too.
+        roots.add_parsable_certificates(tls::certificates(further_roots).unwrap_or_default());
+        let algorithms = tls::provider().signature_verification_algorithms;
         let verifier = ServerNameVerifier { roots, names: self.names.clone(), algorithms };
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+        let builder = tls::client()?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let files = self.client.as_ref().filter(|(chain, key)| chain.exists() && key.exists());
         let mut config = match (files, own) {
             (None, None) => builder.with_no_client_auth(),
             (None, Some((chain, key))) => {
-                let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
-                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?
+                builder.with_client_auth_cert(tls::certificates(chain)?, tls::private_key(key)?)?
             }
             (Some((chain, key)), _) => {
-                let secret = PrivateKeyDer::from_pem_file(key);
-                let secret = secret.with_context(|| format!("could not read a private key from {}", key.display()))?;
+                let unreadable = || format!("could not read a private key from {}", key.display());
+                let secret = tls::private_key(&fs::read(key).with_context(unreadable)?).with_context(unreadable)?;
                 let config = builder.with_client_auth_cert(certificates(chain)?, secret);
                 config.with_context(|| format!("could not use the certificate {}", chain.display()))?
             }
@@ -195,10 +187,6 @@ impl UpstreamTls {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = || CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>();
-    let found = read().with_context(|| format!("could not read certificates from {}", file.display()))?;
-    if found.is_empty() {
-        bail!("could not find a certificate in {}", file.display());
-    }
-    Ok(found)
+    let unreadable = || format!("could not read certificates from {}", file.display());
+    tls::certificates(&fs::read(file).with_context(unreadable)?).with_context(unreadable)
 }

@@ -10,10 +10,8 @@ use api::envoy::config::core::v3::data_source::Specifier;
 use api::envoy::extensions::transport_sockets::tls::v3::secret::Type;
 use api::envoy::extensions::transport_sockets::tls::v3::{CertificateValidationContext, Secret, TlsCertificate};
 use bytes::Bytes;
+use net::tls;
 use rustls::InconsistentKeys;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::names::SecretSource;
@@ -25,10 +23,8 @@ pub(super) type FileContents = BTreeMap<PathBuf, Bytes>;
 /// False if the key does not match the certificate. Content that cannot be parsed is left to Envoy.
 pub(super) fn belong_together(texts: &[&Bytes]) -> bool {
     let [chain, key] = texts else { return true };
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-    let key = PrivateKeyDer::from_pem_slice(key);
-    let (Ok(chain), Ok(key)) = (chain, key) else { return true };
-    let Ok(key) = aws_lc_rs::default_provider().key_provider.load_private_key(key) else { return true };
+    let (Ok(chain), Ok(key)) = (tls::certificates(chain), tls::private_key(key)) else { return true };
+    let Ok(key) = tls::provider().key_provider.load_private_key(key) else { return true };
     let checked = CertifiedKey::new(chain, key).keys_match();
     !matches!(checked, Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)))
 }

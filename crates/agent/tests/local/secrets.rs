@@ -8,10 +8,9 @@ use std::sync::Arc;
 use agent::certificates::{CertificateStore, TlsMaterial};
 use agent::file_secrets::access::FileAccess;
 use agent::sds::{SdsOptions, SdsServer};
+use net::tls;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use testkit::envoy::Envoy;
 use testkit::{ports, servers, wait};
@@ -56,7 +55,7 @@ impl Issued {
     }
 
     fn der(&self) -> CertificateDer<'static> {
-        CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()
+        tls::certificates(self.chain.as_bytes()).unwrap().remove(0)
     }
 }
 
@@ -66,15 +65,12 @@ async fn served_certificate(
     trusted: &str,
     client: Option<&Issued>,
 ) -> Result<CertificateDer<'static>, String> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let builder = builder.with_root_certificates(roots);
+    let roots = tls::roots(tls::certificates(trusted.as_bytes()).unwrap()).unwrap();
+    let builder = tls::client().unwrap().with_root_certificates(roots);
     let config = match client {
         None => builder.with_no_client_auth(),
         Some(own) => {
-            let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
+            let key = tls::private_key(own.key.as_bytes()).unwrap();
             builder.with_client_auth_cert(vec![own.der()], key).unwrap()
         }
     };

@@ -7,11 +7,8 @@ use std::time::Duration;
 
 use agent::metrics::Metrics;
 use agent::relay::{Relay, RelayOptions, Upstream, UpstreamTls};
+use net::tls;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use testkit::wait;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UnixStream};
@@ -36,15 +33,13 @@ fn issue(authority: &Authority, folder: &Path, name: &str) {
 
 /// A server that records for each handshake whether a client certificate was presented, or the error.
 async fn server(authority: &Authority, folder: &Path) -> (u16, Arc<Mutex<Vec<String>>>) {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-    let verifier = verifier.allow_unauthenticated().build().unwrap();
-    let chain = vec![CertificateDer::from_pem_file(folder.join("istiod.test.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(folder.join("istiod.test-key.pem")).unwrap();
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let mut config = builder.with_client_cert_verifier(verifier).with_single_cert(chain, key).unwrap();
+    let roots = tls::roots(tls::certificates(authority.pem().as_bytes()).unwrap()).unwrap();
+    let verifier = tls::optional_client_verifier(roots).unwrap();
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let chain = tls::certificates(&read("istiod.test.pem")).unwrap();
+    let key = tls::private_key(&read("istiod.test-key.pem")).unwrap();
+    let builder = tls::server().unwrap().with_client_cert_verifier(verifier);
+    let mut config = builder.with_single_cert(chain, key).unwrap();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

@@ -9,9 +9,8 @@ use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use api::envoy::service::discovery::v3::DiscoveryResponse;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use net::tls;
+use rustls::pki_types::ServerName;
 use testkit::certificates::{Authority, Certificate};
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, ports, wait};
@@ -181,16 +180,13 @@ async fn hole_02_a_new_policy_takes_effect_despite_a_rejected_filter() {
 
 /// A connection to the TLS port with this certificate, or none.
 async fn secure(address: std::net::SocketAddr, authority: &Authority, own: Option<&Certificate>) -> Channel {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(authority.root().as_bytes()).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let builder = builder.with_root_certificates(roots);
+    let roots = tls::roots(tls::certificates(authority.root().as_bytes()).unwrap()).unwrap();
+    let builder = tls::client().unwrap().with_root_certificates(roots);
     let mut config = match own {
         None => builder.with_no_client_auth(),
         Some(own) => {
-            let chain = vec![CertificateDer::from_pem_slice(own.chain.as_bytes()).unwrap()];
-            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap()).unwrap()
+            let chain = tls::certificates(own.chain.as_bytes()).unwrap();
+            builder.with_client_auth_cert(chain, tls::private_key(own.key.as_bytes()).unwrap()).unwrap()
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];

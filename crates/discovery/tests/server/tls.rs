@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use net::tls;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use testkit::wait;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -36,11 +35,8 @@ impl Authority {
 
     /// The certificate that a server presents to a client that trusts this CA.
     async fn shown_by(&self, address: SocketAddr) -> Result<CertificateDer<'static>, String> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.0.pem().as_bytes()).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        let roots = tls::roots(tls::certificates(self.0.pem().as_bytes()).unwrap()).unwrap();
+        let mut config = tls::client().unwrap().with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
         let name = ServerName::try_from("istiod.test").unwrap();
