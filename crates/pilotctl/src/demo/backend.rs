@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty, Full};
+use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::DemoWorkload;
 
@@ -21,6 +21,8 @@ const FIRST_PORT: u16 = 28080;
 const OUT_PORT: u16 = 19080;
 /// Request headers that `front` passes on.
 const FORWARDED: &[&str] = &["x-canary", "x-request-id"];
+/// Maximum size of an answer.
+const MAX_BODY: usize = 1 << 20;
 
 /// Serves one workload for as long as the demo runs.
 pub(super) async fn start(workload: &'static DemoWorkload, number: u8) -> Result<()> {
@@ -78,18 +80,14 @@ pub(super) async fn get(address: SocketAddr, path: &str, host: &str, headers: &[
 }
 
 async fn fetch(address: SocketAddr, path: &str, host: &str, headers: &[(&str, String)]) -> Result<String> {
-    let stream = TcpStream::connect(address).await.with_context(|| format!("could not reach {address}"))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
     let mut request = Request::get(path).header("host", host);
     for (name, value) in headers {
         request = request.header(*name, value);
     }
-    let response = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
-    let status = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
-    if !status.is_success() {
-        bail!("{status}");
+    let request = request.body(Empty::<Bytes>::new())?;
+    let response = net::http::exchange(net::http::connect(address).await?, request, MAX_BODY).await?;
+    if !response.status().is_success() {
+        bail!("{}", response.status());
     }
-    Ok(String::from_utf8_lossy(&body).into_owned())
+    Ok(String::from_utf8_lossy(response.body()).into_owned())
 }

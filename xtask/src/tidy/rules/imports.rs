@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("trust", &[]),
     ("discovery", &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject"]),
     ("agent", &["api", "cli", "model", "net", "trust", "xds"]),
-    ("pilotctl", &["inject", "model", "trust"]),
+    ("pilotctl", &["inject", "model", "net", "trust"]),
     ("testkit", &["api", "net", "trust", "xds"]),
     ("xtask", &[]),
 ];
