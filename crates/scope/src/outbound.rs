@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use api::istio::networking::v1alpha3::Sidecar;
 use model::config::Config;
@@ -13,6 +13,7 @@ use model::names::{Hostname, Namespace};
 use model::proxy::ProxyKind;
 use model::service::Service;
 use model::snapshot::Snapshot;
+use parking_lot::Mutex;
 
 use crate::egress::{self, EgressListener};
 use crate::rules::{self, ImportedRules};
@@ -81,12 +82,12 @@ impl OutboundScopes {
             let (made_of, scope) = kept.scopes.get(&key)?;
             made_of.is_same(sections).then(|| scope.clone())
         };
-        if let Some(scope) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(scope) = known(&self.0.lock()) {
             return scope;
         }
         // Computed outside the lock: two clients may compute the same scope, and one result is kept.
         let made = OutboundScope::new(sections, importer, sidecar);
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         let scope = kept.interned(made);
         kept.scopes.insert(key, (sections.clone(), scope.clone()));
         scope
@@ -95,7 +96,7 @@ impl OutboundScopes {
     /// Drops scopes of older snapshots.
     pub fn retain_newest(&self, world: &Snapshot) {
         let newest = Sections::of(world);
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         kept.scopes.retain(|_, (made_of, _)| made_of.is_same(&newest));
         kept.egress.retain(|_, part| part.strong_count() > 0);
         kept.services.retain(|_, part| part.strong_count() > 0);

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::names::{ServiceKey, Str};
+use parking_lot::Mutex;
 
 /// An input as a whole: a field of the proxy, a part of its view, or a section of the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,42 +153,38 @@ impl Reads {
     }
 
     pub(crate) fn note_metadata(&self, key: &str) {
-        let mut keyed = self.lock();
+        let mut keyed = self.keyed.lock();
         if !keyed.set.metadata.contains(key) {
             keyed.set.metadata.insert(key.into());
         }
     }
 
     pub(crate) fn note_label(&self, key: &str) {
-        let mut keyed = self.lock();
+        let mut keyed = self.keyed.lock();
         if !keyed.set.labels.contains(key) {
             keyed.set.labels.insert(key.into());
         }
     }
 
     pub(crate) fn note_selector(&self, selector: &Selector) {
-        let mut keyed = self.lock();
+        let mut keyed = self.keyed.lock();
         if !keyed.set.selectors.contains(selector) {
             keyed.set.selectors.insert(selector.clone());
         }
     }
 
     pub(crate) fn note_endpoints(&self, key: ServiceKey, aspect: Aspect, found: u128) {
-        self.lock().endpoints.insert((key, aspect), found);
+        self.keyed.lock().endpoints.insert((key, aspect), found);
     }
 
     /// Everything that was read so far, except endpoints.
     pub fn set(&self) -> ReadSet {
-        ReadSet { inputs: self.inputs.load(Ordering::Relaxed), ..self.lock().set.clone() }
+        ReadSet { inputs: self.inputs.load(Ordering::Relaxed), ..self.keyed.lock().set.clone() }
     }
 
     /// The endpoints that were read since the last call.
     pub fn take_endpoints(&self) -> EndpointReads {
-        std::mem::take(&mut self.lock().endpoints)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Keyed> {
-        self.keyed.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut self.keyed.lock().endpoints)
     }
 }
 
