@@ -19,7 +19,7 @@ pub fn raise_limit() {
 /// Maximum number of connections by kind of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
-    /// Both xDS ports together.
+    /// Connections to both xDS ports together.
     pub(crate) xds: usize,
     /// Each HTTP port.
     pub(crate) pages: usize,

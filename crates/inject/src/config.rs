@@ -11,18 +11,18 @@ use crate::gotemplate::Template;
 use crate::values::read;
 use crate::yaml;
 
-/// Which pods are injected that neither ask for it nor refuse.
+/// Whether pods are injected that have neither a label nor an annotation about injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// All.
+    /// They are injected.
     Enabled,
-    /// None.
+    /// They are not injected.
     Disabled,
-    /// The configured policy is none of the two: nothing is injected.
+    /// The configuration has another value: no pod is injected.
     Unknown,
 }
 
-/// What ConfigMap `istio-sidecar-injector` has under `config`, parsed.
+/// The parsed key `config` of ConfigMap `istio-sidecar-injector`.
 #[derive(Clone, Debug)]
 pub struct InjectorConfig {
     pub(crate) policy: Policy,
@@ -57,7 +57,7 @@ impl Default for InjectorConfig {
 }
 
 impl InjectorConfig {
-    /// Parses the configuration. The texts are problems of parts that do not prevent the rest from being used.
+    /// Parses the configuration. The returned texts are problems of single parts; the rest can be used.
     pub fn parse(text: &str) -> Result<(InjectorConfig, Vec<String>), InjectError> {
         let raw = read("injector configuration", text)?;
         let raw = if raw.is_null() { Value::Object(serde_json::Map::new()) } else { raw };

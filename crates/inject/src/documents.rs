@@ -9,7 +9,7 @@ use crate::workload::Workload;
 use crate::yaml::{self, KeyOrder};
 use crate::{error::InjectError, proxy_config};
 
-/// What became of a file.
+/// The result of injecting a file.
 #[derive(Clone, Debug, Default)]
 pub struct InjectedFile {
     /// The documents, each followed by `---`. Workloads that could not be injected are left out.
@@ -36,7 +36,7 @@ const PODS: &[(&str, &str, &[&str])] = &[
 
 const CRON_JOB_POD: &[&str] = &["spec", "jobTemplate", "spec", "template"];
 
-/// Injects all workloads of a file; other objects are passed on as they are.
+/// Injects all workloads of a file; other objects are not changed.
 pub fn inject_file(text: &str, shared: &MeshInputs<'_>, native: bool) -> InjectedFile {
     let mut file = InjectedFile::default();
     let injector = FileInjector { shared, native };
@@ -44,7 +44,7 @@ pub fn inject_file(text: &str, shared: &MeshInputs<'_>, native: bool) -> Injecte
         match yaml::read(document) {
             Ok(Value::Null) => {}
             Ok(object) => injector.document(document, object, &mut file),
-            Err(reason) => file.failures.push(format!("could not parse a document: {reason}")),
+            Err(reason) => file.failures.push(format!("could not parse a document of the file: {reason}")),
         }
     }
     file

@@ -8,12 +8,12 @@ pub enum InjectError {
     /// Injector configuration, values or mesh config that cannot be read.
     #[error("could not parse the {what}: {reason}")]
     Config {
-        /// Which of them.
+        /// Which of these settings.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
-    /// Annotations with values that mean nothing.
+    /// Annotations with invalid values.
     #[error("invalid annotations: {}", .0.join("; "))]
     Annotations(Vec<String>),
     /// A template that the pod or the configuration names and that does not exist.
@@ -29,7 +29,7 @@ pub enum InjectError {
     Template {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
     /// A pod that has no usable content.

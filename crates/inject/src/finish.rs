@@ -10,7 +10,7 @@ use crate::pod::{self, ContainerList, INIT, JsonMap, PROXY, VALIDATION};
 /// Init container of older templates that enables core dumps.
 const CORE_DUMP: &str = "enable-core-dump";
 
-/// Replaces variables of the proxy by those that the webhook's path, the values or the pod name.
+/// Sets environment variables of the proxy's container; existing ones of the same name are replaced.
 pub(crate) fn set_environment(pod: &mut Value, variables: &BTreeMap<String, String>) {
     let Some(proxy) = pod::proxy_mut(pod).filter(|_| !variables.is_empty()) else { return };
     let env = pod::list_at(proxy, "env");
@@ -18,7 +18,7 @@ pub(crate) fn set_environment(pod: &mut Value, variables: &BTreeMap<String, Stri
     env.extend(variables.iter().map(|(name, value)| json!({"name": name, "value": value})));
 }
 
-/// The annotation that lists what the templates gave.
+/// Sets the status annotation, which lists the containers and volumes that the templates added.
 pub(crate) fn set_status(pod: &mut Value, template: &Value, revision: &str) {
     let names = |field: &str| {
         let list = template.get("spec").and_then(|spec| spec.get(field)).and_then(Value::as_array);

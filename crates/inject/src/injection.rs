@@ -52,7 +52,7 @@ pub struct InjectionInput<'a> {
     pub native: bool,
     /// Variables of the proxy that the webhook's path names.
     pub variables: BTreeMap<String, String>,
-    /// Who asks: by hand, default templates, aliases and injected annotations do not count.
+    /// Whether `kube-inject` runs and not the webhook: then default templates, aliases and injected annotations are ignored.
     pub by_hand: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct InjectionInput<'a> {
 pub struct Injection {
     /// The pod with its proxy.
     pub pod: Value,
-    /// Parts of the pod that could not be treated as usual.
+    /// Parts of the pod that were left unchanged, with the cause.
     pub warnings: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ fn render_template(config: &InjectorConfig, name: &str, data: &RenderInput<'_>) 
     }
 }
 
-/// Refuses what a template made of the pod if an API server could not read it.
+/// An error if the rendered pod has a form that no API server accepts.
 fn check_shape(pod: &Value) -> Result<(), InjectError> {
     let bad = |what: String| Err(InjectError::Pod(format!("after merging the templates, {what}")));
     for kind in ["labels", "annotations"] {

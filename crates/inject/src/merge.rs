@@ -154,7 +154,7 @@ fn directive(entry: &Value) -> Option<&str> {
     entry.get(DIRECTIVE)?.as_str()
 }
 
-/// A value as it is added where nothing was: no nulls and no directives.
+/// A value to add where there was none: without nulls and directives.
 fn cleaned(value: Value) -> Value {
     match value {
         Value::Object(patch) => {

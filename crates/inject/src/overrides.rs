@@ -1,4 +1,4 @@
-//! Containers that both the user and a template have: the user's part is laid over the template's, and remembered in an
+//! Containers that both the user and a template have: the user's part is merged over the template's, and stored in an
 //! annotation so that the pod can be injected again.
 
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use crate::pod::{self, ContainerList, INIT, JsonMap, PROXY, VALIDATION};
 /// Image of a user's container that keeps the template's.
 const AUTO_IMAGE: &str = "auto";
 
-/// A pod without the parts of an earlier injection, and what of them must be carried over.
+/// A pod without the parts of an earlier injection, and those of its parts that the next injection needs.
 pub(crate) struct StrippedPod {
     pub(crate) pod: Value,
     /// The proxy of the earlier injection; null if there was none.
@@ -45,7 +45,7 @@ pub(crate) fn strip(pod: &Value) -> Result<StrippedPod, InjectError> {
     Ok(StrippedPod { pod: stripped, earlier_proxy, was_injected: true })
 }
 
-/// The overrides that an earlier injection remembered.
+/// The overrides that an earlier injection stored.
 fn stored(pod: &Value) -> Result<Value, InjectError> {
     let Some(text) = pod::annotation(pod, OVERRIDES) else { return Ok(Value::Null) };
     let read = serde_json::from_str::<Value>(text).map_err(|error| InjectError::Overrides(error.to_string()))?;
@@ -59,7 +59,7 @@ fn overridden(overrides: &Value, list: ContainerList) -> impl Iterator<Item = &V
     overrides.get(list.field()).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Lays the user's containers over those of the template that have the same name, and remembers them.
+/// Merges the user's containers over those of the template that have the same name, and stores them as overrides.
 pub(crate) fn reapply(merged: &mut Value, user: &StrippedPod, template: &Value) {
     let mut overrides = JsonMap::new();
     for list in ContainerList::BOTH {
@@ -96,7 +96,7 @@ fn without_auto_image(container: &Value) -> Value {
     container
 }
 
-/// User and group that the user's pod asks for the proxy.
+/// User and group that the pod sets for the proxy.
 struct ProxyUser {
     user: Option<i64>,
     group: Option<i64>,
@@ -111,7 +111,7 @@ impl ProxyUser {
     }
 }
 
-/// Applies a user of the proxy that the pod asks for: the redirection must spare its traffic.
+/// Applies the pod's user and group for the proxy: redirection must exclude the traffic of that user.
 pub(crate) fn apply_proxy_user(merged: &mut Value, user: &Value, is_tproxy: bool) {
     let Some(ids) = ProxyUser::of(user) else { return };
     let init = [INIT, VALIDATION]

@@ -80,8 +80,9 @@ impl Rewriter {
         if let Some(port) = original.get("port").and_then(Value::as_str).map(str::to_owned) {
             let number = ports.get(&port).copied().or_else(|| port.parse().ok());
             let Some(number) = number else {
-                self.warnings
-                    .push(format!("container {container}: port {port:?} of a probe is not known; it is not rewritten"));
+                self.warnings.push(format!(
+                    "container {container} has no port {port:?}; the probe that names it is not rewritten"
+                ));
                 return;
             };
             original["port"] = number.into();

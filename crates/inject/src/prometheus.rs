@@ -16,7 +16,7 @@ const SECURE_PORT: &str = "prometheus_istio_io_secure_port";
 /// The variable that the agent reads.
 pub(crate) const VARIABLE: &str = "ISTIO_PROMETHEUS_ANNOTATIONS";
 
-/// Ports of the proxy and its agent, which are no metrics of the application.
+/// Ports of the proxy and its agent, which do not serve metrics of the application.
 const RESERVED: &[(u16, &str)] = &[
     (15000, "Envoy's admin port"),
     (15001, "outbound traffic"),
@@ -29,7 +29,7 @@ const RESERVED: &[(u16, &str)] = &[
     (15090, "Envoy's metrics"),
 ];
 
-/// Applies merging to a pod whose containers are final.
+/// Configures merged metrics in a pod whose containers are final.
 pub(crate) fn apply(
     pod: &mut Value,
     user: &StrippedPod,

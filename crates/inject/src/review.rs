@@ -27,18 +27,18 @@ pub struct ReviewInputs<'a> {
     pub nodes: Option<&'a [(String, String)]>,
 }
 
-/// The answer to a review, and what it says.
+/// The answer to a review, and its meaning.
 #[derive(Clone, Debug)]
 pub struct ReviewAnswer {
     /// The AdmissionReview to send back.
     pub body: Value,
     /// Namespace and name of the pod; empty if the request has none.
     pub pod: String,
-    /// What became of the pod.
+    /// Whether the pod is injected.
     pub outcome: ReviewOutcome,
 }
 
-/// What became of the pod of a review.
+/// Whether the pod of a review is injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReviewOutcome {
     /// It is injected; warnings about parts of it.
@@ -82,7 +82,7 @@ pub fn review(body: &[u8], path: &str, inputs: &ReviewInputs<'_>) -> ReviewAnswe
     ReviewAnswer { body, pod: request.display_name(), outcome }
 }
 
-/// The answer that refuses a request, whatever its pod.
+/// The answer that refuses a request for this reason.
 pub fn refuse(body: &[u8], reason: &str) -> Value {
     let request = AdmissionRequest::parse(body).ok();
     let (version, uid) = request.map_or((V1.to_owned(), String::new()), |request| (request.api_version, request.uid));

@@ -18,7 +18,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The workload of a pod: its controller, or what the controller's name and the pod's labels say about it.
+    /// The workload of a pod: its controller, or the workload that is derived from the controller's name and the pod's labels.
     pub fn of_pod(pod: &Value, namespace: &str) -> Workload {
         let metadata = pod.get("metadata").unwrap_or(&Value::Null);
         let own = Workload {
@@ -53,7 +53,7 @@ impl Workload {
     }
 }
 
-/// API version ("" for the owner's), kind and name of what manages an owner.
+/// API version ("" for the owner's), kind and name of the workload that manages an owner.
 fn managed<'a>(pod: &'a Value, kind: &str, name: &'a str) -> Option<(&'static str, &'static str, &'a str)> {
     let without_hash = |label: &str| {
         let hash = pod::label(pod, label).filter(|hash| !hash.is_empty())?;

@@ -36,7 +36,7 @@ pub(crate) fn documents(text: &str) -> Vec<&str> {
     found
 }
 
-/// Order of keys.
+/// Order of a mapping's keys in the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyOrder {
     Kept,

@@ -131,7 +131,7 @@ impl ApiServer {
         self.process = None;
     }
 
-    /// Restarts it at the same address.
+    /// Restarts the API server at the same address.
     pub async fn resume(&mut self) {
         self.process = Some(Process::start("kube-apiserver", &servers::binary("kube-apiserver"), &self.args, &[]));
         self.ready().await;

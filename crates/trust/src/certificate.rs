@@ -1,4 +1,4 @@
-//! What the mesh needs to know of a certificate, parsed once.
+//! The fields of a certificate that the mesh uses, parsed once.
 
 use std::fmt;
 

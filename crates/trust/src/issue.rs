@@ -51,7 +51,7 @@ pub struct Validity {
 /// Longest common name that X.509 allows.
 const MAX_COMMON_NAME: usize = 64;
 
-/// What a leaf is to contain.
+/// Content of a leaf certificate.
 pub(crate) struct LeafContent<'a> {
     pub(crate) public_key_info: &'a [u8],
     pub(crate) names: &'a [SubjectName],

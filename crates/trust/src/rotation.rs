@@ -10,7 +10,7 @@ use crate::authority::{AuthorityError, AuthorityTexts, IssueError, SigningAuthor
 use crate::key::{KeyError, KeyKind, PrivateKey, SecretText};
 use crate::lifetime;
 
-/// Where a rotation is.
+/// The current step of a rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RotationStep {
     /// There is one root.
@@ -36,7 +36,7 @@ impl RotationStep {
     }
 }
 
-/// When steps are taken, and what a new root is like.
+/// When steps are taken, and the properties of a new root.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RotationPolicy {
     /// Minimum time of a step: the longest lifetime of a leaf.

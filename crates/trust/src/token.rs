@@ -26,7 +26,7 @@ pub enum TokenError {
     Algorithm(String),
     #[error("no key verifies the token's signature")]
     Signature,
-    #[error("the token is from issuer {0:?}")]
+    #[error("the token is from another issuer: {0:?}")]
     Issuer(String),
     #[error("the token is for another audience")]
     Audience,
@@ -34,7 +34,7 @@ pub enum TokenError {
     Expired,
     #[error("the token is not valid yet")]
     NotYetValid,
-    #[error("the token has no {0}")]
+    #[error("the token has no claim {0}")]
     Missing(&'static str),
 }
 
@@ -47,7 +47,7 @@ pub enum KeySetError {
     NoUsableKey,
 }
 
-/// What a token must say.
+/// Claims that a token must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRules {
     pub issuer: String,
@@ -55,7 +55,7 @@ pub struct TokenRules {
     pub audiences: Vec<String>,
 }
 
-/// What a verified token says.
+/// Claims of a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenClaims {
     pub subject: String,
@@ -204,7 +204,7 @@ fn seconds(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_f64().filter(|time| time.is_finite()).map(|time| time as i64))
 }
 
-/// When a token expires by its own words, without verifying it. For tokens that another party has verified.
+/// The expiry claim of a token, without verifying it. For tokens that another party has verified.
 pub fn unverified_expiry(token: &str) -> Option<i64> {
     if token.len() > MAX_BYTES {
         return None;

@@ -58,7 +58,7 @@ impl Requests {
     }
 
     fn late(&self) -> Status {
-        Status::deadline_exceeded(format!("no whole request came within {:?}", self.limits.request_time))
+        Status::deadline_exceeded(format!("no complete request arrived within {:?}", self.limits.request_time))
     }
 
     fn take(&mut self, data: &[u8]) -> Result<(), Status> {

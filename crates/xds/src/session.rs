@@ -213,11 +213,13 @@ impl<C: Client> Session<C> {
         let limits = &self.terms.limits;
         let (count, most) = (names.len(), if kind.is_debug() { limits.pages } else { limits.names });
         if count > most {
-            return Err(Status::resource_exhausted(format!("{count} resource names, at most {most}")));
+            return Err(Status::resource_exhausted(format!(
+                "a request has {count} resource names, at most {most} are allowed"
+            )));
         }
         if let Some(long) = names.iter().map(String::len).find(|len| *len > limits.name_bytes) {
             return Err(Status::invalid_argument(format!(
-                "resource name of {long} bytes, at most {}",
+                "a resource name has {long} bytes, at most {} are allowed",
                 limits.name_bytes
             )));
         }

@@ -94,8 +94,11 @@ impl CaSettings {
                 }
                 Err(error) => {
                     metrics.csr_failures.add();
-                    let kept =
-                        if store.current().is_some() { "the current certificate stays in use" } else { "Envoy waits" };
+                    let kept = if store.current().is_some() {
+                        "the current certificate stays in use"
+                    } else {
+                        "Envoy waits for one"
+                    };
                     let wait = pause.mul_f64(0.5 + fastrand::f64());
                     warn!("could not obtain a certificate: {error:#}; {kept}, retrying in {wait:?}");
                     pause = pause.mul_f64(1.5).min(MAX_PAUSE);
@@ -106,7 +109,7 @@ impl CaSettings {
         }
     }
 
-    /// A new certificate and its end in seconds since 1970.
+    /// A new certificate and its expiry in seconds since 1970.
     async fn obtain(&self, store: &CertificateStore) -> Result<(TlsMaterial, i64)> {
         let kind = self.key.kind().context("could not make a key: RSA keys have 2048 to 4096 bits")?;
         // An RSA key takes some hundred milliseconds.

@@ -14,7 +14,7 @@ use crate::environment::Environment;
 use crate::identity::ProxyIdentity;
 use crate::relay::{Pings, Upstream};
 
-/// The only provider.
+/// The only CA provider that is supported.
 const CITADEL: &str = "Citadel";
 /// Name of a control plane that is reached through localhost.
 const LOCAL_NAME: &str = "istiod.istio-system.svc";

@@ -100,7 +100,7 @@ impl Origin {
 /// The results that a set was made from.
 #[derive(Debug, Default)]
 enum Parts {
-    /// Resources are made by name.
+    /// None: resources of this type are made one by one, when a client names them.
     #[default]
     None,
     Resources(Vec<Arc<Entry<ResourceLayer>>>),

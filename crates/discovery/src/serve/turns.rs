@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use xds::{Executor, Job};
 
-/// Work that takes longer no longer occupies a place. Most work takes far less.
+/// Work that takes longer than this no longer counts as running, so that other work may start. Most work takes far less.
 const SHORT: Duration = Duration::from_millis(25);
 /// Long work that may run per core. The operating system divides the cores between it and short work.
 const LONG_PER_CORE: usize = 4;

@@ -26,7 +26,7 @@ pub(super) struct RootConfigMaps {
     pub(super) name: String,
 }
 
-/// What is known of the cluster.
+/// Namespaces and ConfigMaps of the cluster.
 #[derive(Default)]
 struct Known {
     active: BTreeSet<String>,
@@ -53,7 +53,7 @@ impl Known {
 }
 
 impl RootConfigMaps {
-    /// Writes until cancelled.
+    /// Writes the ConfigMaps until cancelled.
     pub(super) async fn run(self, trust: Arc<Trust>, stop: CancellationToken) {
         loop {
             let ended = stop.run_until_cancelled(self.follow(&trust)).await;
@@ -66,7 +66,7 @@ impl RootConfigMaps {
         }
     }
 
-    /// Returns the reason of a failure.
+    /// Writes until a request fails; returns the cause.
     async fn follow(&self, trust: &Trust) -> String {
         let objects = match TrustObjects::connect(self.access.clone()).await {
             Ok(objects) => objects,
@@ -96,7 +96,7 @@ impl RootConfigMaps {
                 if let Err(error) = objects.write_config_map(&namespace, &self.name, KEY, &value).await {
                     return format!("{error} (namespace {namespace})");
                 }
-                debug!(namespace, "wrote the roots of the mesh");
+                debug!(namespace, "wrote root certificates to the namespace's ConfigMap");
                 known.values.insert(namespace, value.clone());
             }
             trust.problems.solved(Topic::ConfigMaps);

@@ -1,5 +1,5 @@
-//! The certificate authority of the mesh and who its clients are. `authority` runs the CA, `serving` makes this server's
-//! own certificate, `service` answers requests for certificates, `authenticate` finds out who a caller is.
+//! The certificate authority of the mesh, and the authentication of its clients. `authority` runs the CA, `serving` makes this server's
+//! own certificate, `service` answers requests for certificates, `authenticate` verifies the identity of a caller.
 
 pub(crate) mod authenticate;
 mod authority;

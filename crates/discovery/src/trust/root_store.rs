@@ -44,7 +44,7 @@ pub(crate) enum RootStoreError {
     Missing { place: String, entry: &'static str },
 }
 
-/// A stored root and what identifies its version.
+/// A stored root and the version of its Secret or file.
 pub(crate) struct StoredVersion {
     pub(crate) roots: StoredRoots,
     pub(crate) version: String,

@@ -95,7 +95,7 @@ impl ServiceInner {
         })?;
         let message = tokio::time::timeout(READ_TIMEOUT, read(body))
             .await
-            .map_err(|_| Status::deadline_exceeded("the request was not sent in time"))??;
+            .map_err(|_| Status::deadline_exceeded("the request did not arrive in time"))??;
         self.sign(&caller, &message)
     }
 
@@ -175,7 +175,7 @@ async fn read(body: Body) -> Result<IstioCertificateRequest, Status> {
     };
     let length = length.iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
     let message = frame.get(5..).filter(|message| message.len() == length);
-    let message = message.ok_or_else(|| Status::invalid_argument("the request is not one whole message"))?;
+    let message = message.ok_or_else(|| Status::invalid_argument("the request is not exactly one complete message"))?;
     IstioCertificateRequest::decode(message).map_err(|_| Status::invalid_argument("the request cannot be decoded"))
 }
 

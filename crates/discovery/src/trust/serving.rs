@@ -19,7 +19,7 @@ use crate::tls::{Certificates, OwnCertificate, TrustDomain};
 
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What the certificate is to contain.
+/// Names and lifetime of the certificate.
 pub(super) struct ServerCertificate {
     pub(super) names: Vec<SubjectName>,
     pub(super) lifetime: Duration,

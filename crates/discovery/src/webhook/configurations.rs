@@ -34,12 +34,12 @@ pub(super) struct ConfigurationWriter {
 }
 
 impl ConfigurationWriter {
-    /// Keeps the injection webhooks until cancelled.
+    /// Keeps the configurations of injection webhooks up to date until cancelled.
     pub(super) async fn inject(self, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep(WebhookKind::Mutating)).await;
     }
 
-    /// Keeps the validation webhooks until cancelled.
+    /// Keeps the configurations of validation webhooks up to date until cancelled.
     pub(super) async fn validate(self, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep(WebhookKind::Validating)).await;
     }
@@ -109,7 +109,7 @@ impl ConfigurationWriter {
         }
     }
 
-    /// Writes the bundle where it is not.
+    /// Writes the CA bundle to the webhooks of a configuration that have another.
     async fn write(
         &self,
         objects: &WebhookObjects,
@@ -133,17 +133,17 @@ impl ConfigurationWriter {
         Ok(())
     }
 
-    /// Whether an invalid object is rejected, or cannot be tried.
+    /// Whether validation works: an invalid object is rejected, or no object can be sent.
     async fn is_rejecting(&self, objects: &WebhookObjects) -> bool {
         match objects.try_invalid_gateway(&self.namespace).await {
             Ok(DryRun::Denied) => true,
             Ok(DryRun::Impossible(reason)) => {
-                info!(reason, "could not try an invalid object; validation becomes mandatory without it");
+                info!(reason, "could not test validation with an invalid object; making it mandatory without a test");
                 true
             }
             Ok(DryRun::Accepted) => false,
             Err(reason) => {
-                warn!(reason, "could not try an invalid object; retrying");
+                warn!(reason, "could not test validation with an invalid object; retrying");
                 false
             }
         }

@@ -24,7 +24,7 @@ pub(crate) use server::router;
 /// Returns the newest snapshot.
 pub(crate) type SnapshotReader = Arc<dyn Fn() -> Arc<Snapshot> + Send + Sync>;
 
-/// Everything that the webhooks answer from.
+/// State of the webhooks.
 pub(crate) struct Webhooks {
     /// `None` if injection is off.
     injector: Option<Injector>,

@@ -13,7 +13,7 @@ const V1: &str = "admission.k8s.io/v1";
 const V1_BETA: &str = "admission.k8s.io/v1beta1";
 const KIND: &str = "AdmissionReview";
 
-/// What was found about an object.
+/// The result of validating an object.
 struct Verdict {
     /// Why it is rejected, with the reason's name in metrics.
     rejection: Option<(&'static str, String)>,

@@ -81,7 +81,7 @@ async fn assert_memory_returns(server: &mut DiscoveryProcess, before: u64) {
     .await;
 }
 
-/// The status with which the server ends a stream that starts with this.
+/// The status with which the server ends a stream that subscribes with this node to these names.
 async fn refusal(server: &DiscoveryProcess, node: Node, names: &[&str]) -> Code {
     match SotwClient::open(channel(server).await, node, &TypeUrl::ENDPOINT, names).await {
         Err(status) => status.code(),

@@ -1,4 +1,4 @@
-//! What all templates render from.
+//! The input that all built-in templates render from.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::pod::{self, ContainerList, PROXY};
 use crate::values::ChartValues;
 use crate::workload::Workload;
 
-/// Inputs of a template. The pod is that of the user: parts of an earlier injection are taken out.
+/// Inputs of a template. The pod is without the parts that an earlier injection added.
 pub(crate) struct RenderInput<'a> {
     pub(crate) pod: &'a Value,
     pub(crate) workload: &'a Workload,
@@ -51,7 +51,7 @@ impl<'a> RenderInput<'a> {
         self.annotation(annotations::INTERCEPTION_MODE).unwrap_or_else(|| self.mesh_interception_mode())
     }
 
-    /// The mode of the proxy's settings, whatever the annotation says.
+    /// The interception mode of the ProxyConfig; annotations are not considered.
     pub(crate) fn mesh_interception_mode(&self) -> &'static str {
         InboundInterceptionMode::try_from(self.proxy_config.interception_mode)
             .unwrap_or(InboundInterceptionMode::Redirect)

@@ -37,7 +37,7 @@ impl EnvironmentList {
     }
 }
 
-/// Identity of the pod and address of the CA: the first variables of every proxy.
+/// Adds the first variables of every proxy: the pod's identity and the address of the CA.
 pub(crate) fn identity(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     let values = input.values;
     env.value("PILOT_CERT_PROVIDER", values.text("global.pilotCertProvider", "istiod"));
@@ -52,7 +52,7 @@ pub(crate) fn identity(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     env.field("HOST_IP", "status.hostIP");
 }
 
-/// The proxy's settings, and ports of the application.
+/// Adds variables with the proxy's settings and the application's ports.
 pub(crate) fn settings(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     env.value("PROXY_CONFIG", proxy_config::without_defaults(input.proxy_config));
     let containers = pod::containers(input.pod, ContainerList::Containers).iter();
@@ -60,7 +60,7 @@ pub(crate) fn settings(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     env.value("ISTIO_META_POD_PORTS", json!(ports).to_string());
 }
 
-/// Limits for the Go runtime, which upstream's agent has; ours ignores them.
+/// Adds limits for the Go runtime of upstream's agent; ours ignores them.
 pub(crate) fn limits(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     env.resource("GOMEMLIMIT", "limits.memory");
     env.resource("GOMAXPROCS", "limits.cpu");
@@ -72,7 +72,7 @@ pub(crate) fn limits(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     }
 }
 
-/// Cluster and node of the pod.
+/// Adds variables with the cluster and node of the pod.
 pub(crate) fn place(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     let cluster = input.values.given("global.multiCluster.clusterName");
     env.value("ISTIO_META_CLUSTER_ID", cluster.unwrap_or_else(|| "Kubernetes".to_owned()));
@@ -85,7 +85,7 @@ pub(crate) fn network(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     }
 }
 
-/// Name and owner of the workload.
+/// Adds variables with the name and owner of the workload.
 pub(crate) fn owner(env: &mut EnvironmentList, input: &RenderInput<'_>, name: &str) {
     if !name.is_empty() {
         env.value("ISTIO_META_WORKLOAD_NAME", name);
@@ -105,7 +105,7 @@ pub(crate) fn bootstrap_override(env: &mut EnvironmentList, input: &RenderInput<
     }
 }
 
-/// Mesh and trust domain.
+/// Adds variables with the mesh and its trust domain.
 pub(crate) fn mesh(env: &mut EnvironmentList, input: &RenderInput<'_>) {
     let domain = input.trust_domain();
     let id = input.values.given("global.meshID").unwrap_or_else(|| domain.clone());
@@ -153,13 +153,13 @@ pub(crate) fn log_output_level(input: &RenderInput<'_>) -> String {
     format!("--log_output_level={level}")
 }
 
-/// The image of a container: an annotation or value with a slash counts as it is.
+/// The image of a container. An annotation or value with a slash is a whole reference and used unchanged.
 pub(crate) fn image(input: &RenderInput<'_>, path: &str, default: impl Fn() -> String) -> String {
     let given = input.setting(PROXY_IMAGE, path, "");
     if given.contains('/') { given } else { default() }
 }
 
-/// Adds what containers of the proxy take from values: pull policy.
+/// Adds the pull policy of the values.
 pub(crate) fn pull_policy(container: &mut JsonMap, input: &RenderInput<'_>) {
     if let Some(policy) = input.values.given("global.imagePullPolicy") {
         container.insert("imagePullPolicy".to_owned(), policy.into());
@@ -187,7 +187,7 @@ pub(crate) fn resources(input: &RenderInput<'_>) -> Value {
     Value::Object(resources)
 }
 
-/// A value without nulls; what is empty because of that is left out too.
+/// A value without nulls, and without maps and lists that have only nulls.
 pub(crate) fn without_nulls(value: &Value) -> Option<Value> {
     match value {
         Value::Null => None,
@@ -341,7 +341,7 @@ pub(crate) fn pull_secrets(spec: &mut JsonMap, input: &RenderInput<'_>) {
     }
 }
 
-/// Excluded inbound ports with the status port among them.
+/// The excluded inbound ports, with the status port added.
 pub(crate) fn exclude_inbound_port(port: &str, excluded: &str) -> String {
     let port = port.trim();
     if port.is_empty() || port == "0" || excluded.split(',').any(|known| known == port) {
@@ -351,7 +351,7 @@ pub(crate) fn exclude_inbound_port(port: &str, excluded: &str) -> String {
     known.chain([port]).collect::<Vec<_>>().join(",")
 }
 
-/// The networks of a pod with that of the CNI plug-in among them, for Multus.
+/// The networks of a pod for Multus, with the network of the CNI plug-in added.
 pub(crate) fn append_multus_network(existing: &str, network: &str) -> String {
     if existing.is_empty() {
         return network.to_owned();

@@ -46,7 +46,7 @@ fn annotations(input: &RenderInput<'_>) -> JsonMap {
     annotations
 }
 
-/// The settings of the redirection, for the plug-in that makes it.
+/// Adds annotations with the settings of traffic redirection, which a CNI plug-in reads.
 fn cni_annotations(annotations: &mut JsonMap, input: &RenderInput<'_>) {
     let mut add = |name: &str, value: String| annotations.insert(name.to_owned(), value.into());
     if input.values.text("pilot.cni.provider", "default") == "multus" {

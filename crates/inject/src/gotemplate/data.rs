@@ -7,7 +7,7 @@ use std::rc::Rc;
 use prost_reflect::MessageDescriptor;
 use serde_json::Value;
 
-/// Most values of one that is written out.
+/// Maximum number of values in one that is converted to JSON.
 const MOST_VALUES: usize = 100_000;
 
 #[derive(Clone, Debug)]

@@ -297,7 +297,7 @@ impl Runner<'_> {
     }
 }
 
-/// What a value weighs, roughly in bytes.
+/// The approximate size of a value in bytes.
 fn weight(value: &Data) -> usize {
     match value {
         Data::Text(text) => text.len(),

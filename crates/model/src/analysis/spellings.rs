@@ -107,7 +107,7 @@ fn compared_header(policy: &AuthorizationPolicy) -> Option<&str> {
         .map(|condition| condition.key.as_str())
 }
 
-/// Whether a host with a port is not covered by any entry.
+/// Whether this entry is a host without a port, and no entry matches the same host with a port.
 fn is_without_port(host: &str, all: &[&String]) -> bool {
     let with_port = format!("{host}:");
     let covers = |other: &str| other.strip_suffix('*').is_some_and(|start| with_port.starts_with(start));

@@ -53,13 +53,13 @@ pub enum KeyError {
     NotBase64(&'static str),
     #[error("{field} {value:?} is not supported")]
     Unsupported { field: &'static str, value: String },
-    #[error("alg {alg:?} is not one of {family}")]
+    #[error("alg {alg:?} is not an algorithm for {family} keys")]
     WrongAlgorithm { alg: String, family: &'static str },
-    #[error("alg {alg:?} does not go with {curve}")]
+    #[error("alg {alg:?} cannot be used with curve {curve}")]
     WrongCurve { alg: String, curve: String },
     #[error("the RSA modulus n has {0} bits, outside of {low} to {high}", low = RSA_BITS.start(), high = RSA_BITS.end())]
     ModulusSize(usize),
-    #[error("n is even")]
+    #[error("the RSA modulus n is even")]
     EvenModulus,
     #[error("e is neither 3 nor 65537")]
     Exponent,

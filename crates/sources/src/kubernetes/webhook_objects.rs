@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Annotation of an object that the validation webhook always rejects.
 pub const ALWAYS_REJECT: &str = "internal.istio.io/webhook-always-reject";
 
-/// A client for these requests.
+/// Sends the requests of the webhooks to one API server.
 #[derive(Clone)]
 pub struct WebhookObjects {
     client: Client,

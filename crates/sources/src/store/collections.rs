@@ -28,7 +28,7 @@ pub(super) struct Collections {
     from: Str,
     by_name: BTreeMap<Str, CollectionState>,
     published_problems: Vec<Problem>,
-    /// Until when collections without a response are waited for.
+    /// Until then the first response of each collection is waited for.
     grace: Option<Instant>,
     is_synced: bool,
 }

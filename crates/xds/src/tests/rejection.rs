@@ -7,7 +7,7 @@ use crate::payload::Protocol;
 use crate::set::ResourceSet;
 
 impl Stream {
-    /// The client rejects; from then on `instead` is its world.
+    /// The client rejects the last response; from then on it is served the resources of `instead`.
     fn refused(&mut self, short: &str, instead: &str) -> Vec<String> {
         self.session.client.instead = Some(Stream::sets(World::of(instead), |_, name| name.starts_with('~')));
         self.events();

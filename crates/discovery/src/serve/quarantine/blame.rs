@@ -42,12 +42,12 @@ pub struct Scene<'a> {
     pub until: Instant,
 }
 
-/// The result of a search.
+/// What the search for the cause of a rejection found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// These objects can be pinned.
+    /// Objects that are to blame and can be pinned.
     Pins(Pins),
-    /// Only guards can be the cause.
+    /// Only security policies can be the cause, and they are never pinned.
     Guards,
     Nothing,
 }

@@ -2,7 +2,7 @@
 
 use trust::identity::SpiffeId;
 
-/// Elements of a header that are looked at.
+/// Maximum number of header elements that are read.
 const MAX_ELEMENTS: usize = 16;
 
 /// The SPIFFE URIs of the mesh in all elements of a header.

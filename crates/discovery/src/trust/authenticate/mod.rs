@@ -1,4 +1,4 @@
-//! Who a caller is. Methods are tried in upstream's order, and the first success counts: client certificate, token of
+//! Authenticates callers. Methods are tried in upstream's order, and the first success counts: client certificate, token of
 //! another issuer, Kubernetes token, forwarded client certificate.
 
 mod forwarded;
@@ -38,7 +38,7 @@ pub(crate) struct AuthFailure {
     pub(crate) is_expired: bool,
 }
 
-/// What a caller presents.
+/// The certificate, token and headers that a caller presents.
 #[derive(Clone)]
 pub(crate) struct Credentials {
     certificates: Option<ClientCertificates>,

@@ -27,7 +27,7 @@ fn annotated(mut document: Value, key: &str, value: &str) -> Value {
     document
 }
 
-/// The document without these annotations.
+/// The document without the annotations of this module.
 pub(super) fn unmarked(document: &Value) -> Value {
     let mut document = document.clone();
     if let Some(metadata) = document["metadata"].as_object_mut() {
