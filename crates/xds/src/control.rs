@@ -59,6 +59,11 @@ pub trait Client: Send + 'static {
     /// This client's resources of one type. None if the type is not served; requests for it get no response.
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>>;
 
+    /// Whether this client may read debug pages. A request for them is rejected otherwise.
+    fn may_debug(&self) -> bool {
+        true
+    }
+
     /// Called for every event on the stream, for debug pages and metrics.
     fn observe(&mut self, event: &Event<'_>);
 

@@ -28,8 +28,11 @@ impl<C: Client> Session<C> {
         let unsubscribe = request.resource_names_unsubscribe;
         let nonce = request.response_nonce;
         if self.watch(&kind).is_none() {
-            if kind.is_debug() && !nonce.is_empty() {
-                return Ok(()); // acknowledges a debug page, which is no subscription
+            if kind.is_debug() {
+                if self.gave(&nonce) {
+                    return Ok(()); // acknowledges a debug page, which is no subscription
+                }
+                self.check_debug_type(&kind)?;
             }
             return self.delta_begin(kind, subscribe, &unsubscribe, &held);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::{Resource, TypeUrl};
 use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
 use prost::encoding::{encode_varint, encoded_len_varint};
 
 /// The variant of the protocol that a stream uses.
@@ -50,12 +51,22 @@ impl Payload {
     }
 }
 
-/// The type URL of the messages. Only for the sync status it differs from the requested type.
+/// The type URL of the messages. Only for debug types it differs from the requested type.
 fn message_type(kind: &TypeUrl) -> &str {
-    if *kind == TypeUrl::DEBUG_SYNCZ {
-        return "type.googleapis.com/envoy.service.status.v3.ClientConfig";
+    match kind {
+        kind if *kind == TypeUrl::DEBUG_SYNCZ => "type.googleapis.com/envoy.service.status.v3.ClientConfig",
+        kind if *kind == TypeUrl::DEBUG_CONFIG_DUMP => CONFIG_DUMP,
+        kind => kind.as_str(),
     }
-    kind.as_str()
+}
+
+const CONFIG_DUMP: &str = "type.googleapis.com/envoy.admin.v3.ConfigDump";
+
+/// The sections of an `envoy.admin.v3.ConfigDump`, each an encoded `Any`.
+#[derive(Clone, PartialEq, Message)]
+struct DumpSections {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    configs: Vec<Bytes>,
 }
 
 /// Writes `repeated Any resources = 2` (SotW) or `repeated Resource resources = 2` (delta).
@@ -68,6 +79,9 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn resource(&mut self, resource: &Resource) {
+        if self.content == CONFIG_DUMP && self.protocol == Protocol::Sotw {
+            return self.sections(&resource.body);
+        }
         let any = field_len(self.content.len()) + field_len(resource.body.len());
         match self.protocol {
             Protocol::Sotw => self.header(2, any),
@@ -81,11 +95,23 @@ impl Writer<'_> {
         }
         self.field(1, self.content.as_bytes());
         self.header(2, resource.body.len());
-        if resource.body.len() < LARGE {
-            self.open.put_slice(&resource.body);
+        self.bytes(&resource.body);
+    }
+
+    /// The sections of a dump as resources of their own, as upstream sends them and istioctl reads them.
+    fn sections(&mut self, dump: &Bytes) {
+        for section in DumpSections::decode(dump.clone()).unwrap_or_default().configs {
+            self.header(2, section.len());
+            self.bytes(&section);
+        }
+    }
+
+    fn bytes(&mut self, bytes: &Bytes) {
+        if bytes.len() < LARGE {
+            self.open.put_slice(bytes);
         } else {
             self.cut();
-            self.chunks.push(resource.body.clone());
+            self.chunks.push(bytes.clone());
         }
     }
 

@@ -231,6 +231,25 @@ impl<C: Client> Session<C> {
         Ok(names.into_iter().map(intern).collect())
     }
 
+    /// Whether a nonce is of a response on this stream. istioctl puts the time into the nonce of its first request.
+    pub(crate) fn gave(&self, nonce: &str) -> bool {
+        let of_stream = nonce.strip_prefix(&*format!("{:016x}-", self.terms.stream));
+        let number = of_stream.and_then(|number| number.parse::<u64>().ok());
+        number.is_some_and(|number| (1..=self.responses).contains(&number))
+    }
+
+    /// Rejects a debug type that is not served: a client without a response would wait until its timeout.
+    pub(crate) fn check_debug_type(&self, kind: &TypeUrl) -> Result<(), Status> {
+        const KNOWN: [TypeUrl; 3] = [TypeUrl::DEBUG, TypeUrl::DEBUG_SYNCZ, TypeUrl::DEBUG_CONFIG_DUMP];
+        if !KNOWN.contains(kind) {
+            return Err(Status::invalid_argument(format!("unknown debug type {kind}")));
+        }
+        if !self.client.may_debug() {
+            return Err(Status::permission_denied("debug pages are served to clients on loopback only"));
+        }
+        Ok(())
+    }
+
     /// Matches a nonce with the watch's last response. Other nonces are stale; they are reported and otherwise ignored.
     /// A rejected response counts as delivered unless the control plane takes out its cause, because the same
     /// resources would be rejected again.

@@ -56,8 +56,11 @@ impl<C: Client> Session<C> {
     }
 
     fn sotw_begin(&mut self, kind: TypeUrl, names: Vec<String>, nonce: &str, returning: bool) -> Result<(), Status> {
-        if kind.is_debug() && !nonce.is_empty() {
-            return Ok(()); // acknowledges a debug page, which is no subscription
+        if kind.is_debug() {
+            if self.gave(nonce) {
+                return Ok(()); // acknowledges a debug page, which is no subscription
+            }
+            self.check_debug_type(&kind)?;
         }
         let names = self.interned(&kind, names)?;
         self.returning |= returning;

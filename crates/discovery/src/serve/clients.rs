@@ -49,6 +49,8 @@ pub struct Watched {
     /// Rejections so far, by gRPC code.
     pub refusals: BTreeMap<i32, u64>,
     pub sent_at: Option<SystemTime>,
+    /// When the client was first found to hold everything without a response, as after a reconnect.
+    pub held_at: Option<SystemTime>,
     pub bytes: u64,
     pub pushes: u64,
 }
@@ -72,7 +74,32 @@ pub struct Refusal {
 /// Bytes of a rejection's message that are kept for debug pages.
 const LONGEST_MESSAGE: usize = 4 * 1024;
 
+/// Shown as the nonce of resources that a client had before it connected.
+const HELD_BEFORE: &str = "held-before";
+
 impl Watched {
+    /// Nonces of the last response that was sent and of the last one that was accepted. They are equal for a client that
+    /// reconnected with the current resources and was sent nothing.
+    pub fn nonces(&self) -> (Option<&str>, Option<&str>) {
+        fn nonce(answer: &Option<Answer>) -> Option<&str> {
+            answer.as_ref().map(|answer| &*answer.nonce)
+        }
+        let held = self.held_at.filter(|_| self.sent.is_none()).map(|_| HELD_BEFORE);
+        (nonce(&self.sent).or(held), nonce(&self.acked).or(held))
+    }
+
+    /// When the client was last sent something, or was first found to hold everything.
+    pub fn updated_at(&self) -> Option<SystemTime> {
+        self.sent_at.or(self.held_at)
+    }
+
+    /// Records that nothing has to be sent.
+    pub fn up_to_date(&mut self) {
+        if self.sent.is_none() && self.held_at.is_none() {
+            self.held_at = Some(SystemTime::now());
+        }
+    }
+
     /// Records a rejected response.
     pub fn refuse(&mut self, answer: Answer, code: i32, message: &str) {
         // Codes unknown to gRPC are counted together.

@@ -20,7 +20,7 @@ use xds::{Client, Control, Event, Executor, Peer, Rejection, ResourceSet, Verdic
 
 use crate::metrics::Metrics;
 use crate::serve::caller;
-use crate::serve::clients::{Answer, Clients, Connection};
+use crate::serve::clients::{Answer, Clients, Connection, Watched};
 use crate::serve::configs::Configs;
 use crate::serve::history::Follower;
 use crate::serve::push_timer::PushTimer;
@@ -371,6 +371,10 @@ impl Client for Session {
         Some(set)
     }
 
+    fn may_debug(&self) -> bool {
+        self.debug.is_some()
+    }
+
     fn observe(&mut self, event: &Event<'_>) {
         match *event {
             Event::Subscribed { kind, wildcard, names } => self.connection.note(kind, |w| {
@@ -398,6 +402,7 @@ impl Client for Session {
             }
             Event::UpToDate { kind } => {
                 self.quarantine.up_to_date(kind, self.cut.number);
+                self.connection.note(kind, Watched::up_to_date);
                 self.follower.accepts(self.quarantine.accepted_in_all());
             }
             Event::Acked { kind, nonce, version } => {

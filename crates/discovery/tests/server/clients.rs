@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 
 use api::envoy::config::core::v3::Node;
-use api::envoy::service::discovery::v3::DiscoveryResponse;
+use api::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use api::{Struct, TypeUrl, Value, value};
 use serde_json::json;
 use testkit::{client, wait};
+use tonic::Code;
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use xds::client::SotwClient;
+use xds::client::{DeltaClient, Held, SotwClient};
 
 use crate::started::Started;
 
@@ -290,9 +291,87 @@ async fn debug_pages_are_served_over_xds_to_loopback_callers() {
     let page = looked_at(grpc, &TypeUrl::DEBUG, &["ndsz?proxyID=missing.shop"]).await;
     assert!(String::from_utf8_lossy(&page[0].value).contains("not connected to this Pilot"));
 
+    let page = looked_at(grpc, &TypeUrl::DEBUG, &["nothingz"]).await;
+    assert_eq!(page[0].value, b"404 page not found\n", "istioctl then prints the list");
+
     let status = looked_at(grpc, &TypeUrl::DEBUG_SYNCZ, &[]).await;
     assert_eq!(status.len(), 1, "istioctl itself is no proxy");
     assert_eq!(status[0].type_url, "type.googleapis.com/envoy.service.status.v3.ClientConfig");
     let text = String::from_utf8_lossy(&status[0].value).into_owned();
     assert!(text.contains("web.shop") && text.contains("envoy.config.cluster.v3.Cluster"), "{text:?}");
+}
+
+#[tokio::test]
+async fn config_dump_over_xds_has_the_sections_of_envoys_dump() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let grpc = server.port("grpc").await;
+    let _web = connect(grpc).await;
+    let dump = looked_at(grpc, &TypeUrl::DEBUG_CONFIG_DUMP, &["web.shop"]).await;
+    let types: Vec<&str> = dump.iter().filter_map(|any| any.type_url.rsplit('.').next()).collect();
+    let sections = ["Bootstrap", "Clusters", "Listeners", "ScopedRoutes", "Routes", "Secrets", "Ecds"];
+    assert_eq!(types, sections.map(|section| format!("{section}ConfigDump")));
+    assert!(String::from_utf8_lossy(&dump[1].value).contains("outbound|80||web.shop.example"));
+
+    let missing = looked_at(grpc, &TypeUrl::DEBUG_CONFIG_DUMP, &["missing.shop"]).await;
+    assert!(missing.len() == 1 && String::from_utf8_lossy(&missing[0].value).contains("not connected to this Pilot"));
+}
+
+#[tokio::test]
+async fn debug_requests_are_answered_whatever_their_nonce_and_unknown_ones_are_rejected() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let channel = Endpoint::from_shared(format!("http://{}", server.port("grpc").await)).unwrap();
+    let channel = channel.connect().await.unwrap();
+    let node = || Node { id: "sidecar~10.0.0.9~istioctl.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
+    let mut stream = SotwClient::open(channel.clone(), node(), &TypeUrl::DEBUG, &["mesh"]).await.unwrap();
+    let first = stream.next().await.unwrap().unwrap();
+    stream.ack(&first);
+    let request = |nonce: &str, kind: &str| DiscoveryRequest {
+        type_url: kind.to_owned(),
+        resource_names: vec!["list".to_owned()],
+        response_nonce: nonce.to_owned(),
+        ..DiscoveryRequest::default()
+    };
+    stream.send(request("2026-11-16 18:00:00.1 +0000 UTC m=+0.1", "istio.io/debug"));
+    let second = stream.next().await.unwrap().unwrap();
+    assert_ne!(first.nonce, second.nonce, "the acknowledgement is not answered");
+    assert!(second.resources[0].value.starts_with(b"["), "{second:?}");
+    stream.send(request("", "istio.io/debug/nothingz"));
+    let status = stream.next().await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::InvalidArgument, "unknown debug type istio.io/debug/nothingz")
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_returns_with_everything_is_in_sync() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let (grpc, http) = (server.port("grpc").await, server.port("http").await);
+    let endpoints = ["outbound|80||web.shop.example"];
+    let mut held = Held::default();
+    for round in ["the first stream", "the second stream"] {
+        let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
+        let mut stream = DeltaClient::open(channel, node(), held, &TypeUrl::CLUSTER, &[]).await.unwrap();
+        let clusters = stream.next().await.unwrap().unwrap();
+        stream.ack(&clusters);
+        stream.subscribe(&TypeUrl::ENDPOINT, &endpoints);
+        if round == "the first stream" {
+            let assignments = stream.next().await.unwrap().unwrap();
+            stream.ack(&assignments);
+        }
+        wait::until(round, async || {
+            let page = client::get(http, "discovery", "/debug/syncz").await?.json();
+            let is_synced = |name: &str| {
+                let sent = &page[0][format!("{name}_sent")];
+                sent.is_string() && *sent == page[0][format!("{name}_acked")]
+            };
+            let is_alone = page.as_array().is_some_and(|all| all.len() == 1);
+            if is_alone && is_synced("cluster") && is_synced("endpoint") { Ok(()) } else { Err(page.to_string()) }
+        })
+        .await;
+        held = stream.held.clone();
+    }
 }

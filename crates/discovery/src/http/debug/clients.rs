@@ -12,21 +12,26 @@ use serde_json::{Map, Value, json};
 use super::{PageQuery, PageResponse, Pages, objects, time};
 use crate::serve::clients::{Connection, Watched};
 
-/// The client named by `proxyID`. The error is upstream's wording: istioctl looks for it and tries the next replica.
+/// Upstream's wording: istioctl looks for it and tries the next replica.
+pub(super) const NOT_CONNECTED: &str =
+    "Proxy not connected to this Pilot instance. It may be connected to another instance.\n";
+
+/// The client named by `proxyID`.
 pub(super) fn connection_for(pages: &Pages, query: &PageQuery) -> Result<Arc<Connection>, PageResponse> {
     match query.get("proxyID").filter(|id| !id.is_empty()) {
         None => Err(PageResponse::Text(
             StatusCode::BAD_REQUEST,
             "You must provide a proxyID in the query string\n".to_owned(),
         )),
-        Some(id) => pages.pilot().clients().find(id).ok_or_else(|| {
-            let sentence = "Proxy not connected to this Pilot instance. It may be connected to another instance.\n";
-            PageResponse::Text(StatusCode::NOT_FOUND, sentence.to_owned())
-        }),
+        Some(id) => pages
+            .pilot()
+            .clients()
+            .find(id)
+            .ok_or_else(|| PageResponse::Text(StatusCode::NOT_FOUND, NOT_CONNECTED.to_owned())),
     }
 }
 
-/// Sync status of each proxy. Equal nonces mean that it acknowledged the last response.
+/// Sync status of each proxy. Equal nonces mean that it holds the current resources.
 pub(super) fn syncz(pages: &Pages, query: &PageQuery) -> PageResponse {
     let namespace = query.get("namespace").unwrap_or_default();
     let is_asked_for = |c: &&Arc<Connection>| namespace.is_empty() || c.proxy.namespace.as_str() == namespace;
@@ -57,8 +62,9 @@ fn sync_status(connection: &Connection) -> Value {
     put("istio_version", proxy.meta("ISTIO_VERSION").unwrap_or_default());
     for (url, name) in SYNCED {
         if let Some(watched) = watched.get(url) {
-            put(&format!("{name}_sent"), watched.sent.as_ref().map_or("", |sent| &sent.nonce));
-            put(&format!("{name}_acked"), watched.acked.as_ref().map_or("", |acked| &acked.nonce));
+            let (sent, acked) = watched.nonces();
+            put(&format!("{name}_sent"), sent.unwrap_or_default());
+            put(&format!("{name}_acked"), acked.unwrap_or_default());
         }
     }
     let resources: Map<String, Value> =
@@ -72,9 +78,10 @@ fn sync_status(connection: &Connection) -> Value {
 fn resource_status(watched: &Watched) -> Value {
     let mut fields = Map::new();
     let mut put = |name: &str, value: Option<Value>| value.map(|value| fields.insert(name.to_owned(), value));
-    put("sent", watched.sent.as_ref().map(|sent| json!(sent.nonce)));
-    put("acked", watched.acked.as_ref().map(|acked| json!(acked.nonce)));
-    put("sentTime", watched.sent_at.map(time));
+    let (sent, acked) = watched.nonces();
+    put("sent", sent.map(Value::from));
+    put("acked", acked.map(Value::from));
+    put("sentTime", watched.updated_at().map(time));
     put("lastError", watched.refused.as_ref().map(|refused| json!(refused.message)));
     Value::Object(fields)
 }

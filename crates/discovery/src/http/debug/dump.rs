@@ -88,7 +88,7 @@ fn served(connection: &Connection, kind: &TypeUrl) -> ServedResources {
 }
 
 /// The sections of Envoy's dump, in Envoy's order.
-fn whole(connection: &Arc<Connection>, include_endpoints: bool) -> Value {
+pub(super) fn whole(connection: &Arc<Connection>, include_endpoints: bool) -> Value {
     let mut configs = vec![section("BootstrapConfigDump", Map::new()), clusters(connection)];
     if include_endpoints {
         configs.push(listed(

@@ -135,7 +135,7 @@ pub(super) fn router() -> Router<Pages> {
 
 /// As in upstream, only callers on loopback need no authentication: `kubectl port-forward` and `kubectl exec` connect
 /// from there, and RBAC of the cluster decides who may use them.
-async fn loopback_only(request: Request, next: Next) -> Response {
+pub(super) async fn loopback_only(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
     if peer.is_some_and(|peer| peer.ip().is_loopback()) {
         return next.run(request).await;
