@@ -14,9 +14,10 @@ use agent::{http_client, run};
 use anyhow::{Context, Result};
 use cli::args::print_usage_error;
 use cli::log;
+use cli::scopes::Scopes;
 use tracing::{error, info};
 
-const SCOPES: log::Scopes = &[
+const SCOPES: Scopes = &[
     ("envoy", "agent::process"),
     ("xdsproxy", "agent::relay"),
     ("sds", "agent::sds"),

@@ -4,8 +4,11 @@
 
 pub mod args;
 pub mod flags;
+mod json_layout;
+pub mod levels;
 pub mod log;
 pub mod output;
 #[cfg(test)]
 mod revision;
+pub mod scopes;
 pub mod version;

@@ -1,4 +1,5 @@
-//! The log: Istio's line layout and level flag by default, JSON on request.
+//! The log: Istio's line layout and level flag by default, JSON on request (`json_layout`). Levels can be changed while
+//! the program runs (`levels`).
 //! A line is `time<TAB>level<TAB>scope<TAB>message key=value …`, written to standard output through `output`. Line breaks
 //! in fields are escaped, so an event is always one line.
 
@@ -10,22 +11,22 @@ use std::{fmt, io, panic, thread};
 use anyhow::{Result, bail};
 use model::printable::escaped;
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Subscriber, error};
+use tracing::{Event, Subscriber, error};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, layer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::Logging;
+use crate::json_layout::JsonLayout;
+use crate::levels::{self, LogLevels};
 use crate::output::Queue;
+use crate::scopes::{DEFAULT, Scopes, level_name, scope_of};
 
-/// Upstream's scope names with the modules that log under them. The first match counts.
-pub type Scopes = &'static [(&'static str, &'static str)];
-
-const DEFAULT: &str = "default";
 /// Upstream's scope of the Kubernetes client library. It is off unless it is named: we log failures of the API server
 /// ourselves, once.
 const LIBRARY: &str = "klog";
@@ -36,12 +37,20 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The log of this process. Dropping it writes the lines that are still queued.
 #[must_use = "the last lines of the log are written when it is dropped"]
 #[derive(Debug)]
-pub struct Log(Queue);
+pub struct Log {
+    queue: Queue,
+    levels: LogLevels,
+}
 
 impl Log {
+    /// The levels, to read and change them.
+    pub fn levels(&self) -> LogLevels {
+        self.levels.clone()
+    }
+
     /// Waits until all lines are written, at most `EXIT_TIMEOUT`.
     pub fn flush(&self) {
-        self.0.flush(EXIT_TIMEOUT);
+        self.queue.flush(EXIT_TIMEOUT);
     }
 }
 
@@ -70,16 +79,17 @@ pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Resul
         (None, Some(text)) => text.parse()?,
         (None, None) => targets("info", scopes)?,
     };
-    let registry = tracing_subscriber::registry().with(targets);
+    let (filter, handle) = reload::Layer::new(targets);
+    let registry = tracing_subscriber::registry().with(filter);
     let queue = Queue::start(io::stdout())?;
     let out = queue.clone();
     let layer = layer().with_writer(move || out.clone());
     match logging.as_json {
-        true => registry.with(layer.json().flatten_event(true)).try_init()?,
+        true => registry.with(layer.event_format(JsonLayout { scopes })).try_init()?,
         false => registry.with(layer.with_ansi(false).event_format(IstioLayout { scopes })).try_init()?,
     }
     log_panics(queue.clone());
-    Ok(Log(queue))
+    Ok(Log { queue, levels: LogLevels::new(scopes, handle) })
 }
 
 /// Logs panics. The default hook writes to standard error and would block if nothing reads it.
@@ -100,26 +110,12 @@ fn targets(levels: &str, scopes: Scopes) -> Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO).with_targets(of_library);
     for item in levels.split(',').filter(|item| !item.is_empty()) {
         let (scope, level) = item.split_once(':').unwrap_or((DEFAULT, item));
-        let level = match level {
-            "debug" => LevelFilter::DEBUG,
-            "info" => LevelFilter::INFO,
-            "warn" => LevelFilter::WARN,
-            "error" | "fatal" => LevelFilter::ERROR,
-            "none" => LevelFilter::OFF,
-            other => bail!("could not read the log level {other:?}: use debug, info, warn, error or none"),
+        let Some(level) = levels::parse(level) else {
+            bail!("could not read the log level {level:?}: use debug, info, warn, error or none")
         };
-        if scope == DEFAULT || scope == "all" {
-            targets = targets.with_default(level);
-        }
-        let modules = scopes.iter().filter(|(name, _)| scope == "all" || *name == scope);
-        targets = targets.with_targets(modules.map(|(_, module)| (*module, level)));
+        targets = levels::with_level(targets, scopes, scope, level);
     }
     Ok(targets)
-}
-
-fn scope_of(target: &str, scopes: Scopes) -> &'static str {
-    let is_inside = |module: &str| target.strip_prefix(module).is_some_and(|r| r.is_empty() || r.starts_with("::"));
-    scopes.iter().find(|(_, module)| is_inside(module)).map_or(DEFAULT, |(scope, _)| scope)
 }
 
 struct IstioLayout {
@@ -133,12 +129,7 @@ where
 {
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         SystemTime.format_time(&mut line)?;
-        let level = match *event.metadata().level() {
-            Level::ERROR => "error",
-            Level::WARN => "warn",
-            Level::INFO => "info",
-            Level::DEBUG | Level::TRACE => "debug",
-        };
+        let level = level_name(*event.metadata().level());
         write!(line, "\t{level}\t{}\t", scope_of(event.metadata().target(), self.scopes))?;
         let mut fields = String::new();
         context.format_fields(Writer::new(&mut fields), event)?;
@@ -150,7 +141,7 @@ where
 mod tests {
     use tracing::Level;
 
-    use super::{Scopes, scope_of, targets};
+    use super::{Scopes, targets};
 
     const SCOPES: Scopes = &[("ads", "server::streams"), ("ads", "xds"), ("model", "model"), ("klog", "kube_runtime")];
 
@@ -171,11 +162,5 @@ mod tests {
     fn the_kubernetes_library_logs_only_when_its_scope_is_named() {
         let shows = |levels| targets(levels, SCOPES).unwrap().would_enable("kube_runtime::watcher", &Level::ERROR);
         assert_eq!([shows("info"), shows("debug"), shows("klog:info"), shows("all:debug")], [false, false, true, true]);
-    }
-
-    #[test]
-    fn scopes_are_found_by_module_not_by_prefix() {
-        let names = ["xds::session", "xdsproxy", "server::startup"].map(|target| scope_of(target, SCOPES));
-        assert_eq!(names, ["ads", "default", "default"]);
     }
 }

@@ -93,6 +93,14 @@ pub struct DiscoveryFlags {
     #[arg(long = "monitoringAddr", default_value = ":15014")]
     pub monitoring_addr: String,
 
+    /// Port of ControlZ, which reads and sets log levels (`istioctl admin log`); 0 for any free port
+    #[arg(long = "ctrlz_port", default_value = "9876")]
+    pub ctrlz_port: u16,
+
+    /// Address of ControlZ; only callers on loopback are served; empty turns it off
+    #[arg(long = "ctrlz_address", default_value = "localhost")]
+    pub ctrlz_address: String,
+
     /// Additional host names under which debug pages are served, separated by commas; IP addresses, localhost and
     /// Services of this instance's namespace are always allowed
     #[arg(long = "debugHosts", value_delimiter = ',')]

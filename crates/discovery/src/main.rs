@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use cli::args::print_usage_error;
 use cli::log;
+use cli::scopes::Scopes;
 use discovery::args::{Cli, DiscoveryCommand, DiscoveryFlags};
 use discovery::{file_descriptors, request, startup};
 use tracing::error;
@@ -15,7 +16,7 @@ use tracing::error;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-const SCOPES: log::Scopes = &[
+const SCOPES: Scopes = &[
     ("ads", "discovery::serve"),
     ("ads", "xds"),
     ("model", "model"),
@@ -49,10 +50,10 @@ fn main() -> ExitCode {
 
 fn discovery(args: &DiscoveryFlags) -> Result<()> {
     let environment = |name: &str| std::env::var(name).ok();
-    let _log = log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
+    let log = log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
     file_descriptors::raise_limit();
     let runtime = runtime()?;
-    let run = runtime.block_on(startup::run(args, &environment));
+    let run = runtime.block_on(startup::run(args, &environment, log.levels()));
     // All tasks that must finish have finished. A thread that hangs on a dead mount must not block the exit.
     runtime.shutdown_background();
     // Printed to standard error too, but operators read the log.

@@ -72,7 +72,7 @@ fn served(case: &Case, runtime: &Handle, transport: XdsTransport) -> ResourceLoo
         "--httpsAddr=".to_owned(),
     ];
     let DiscoveryCommand::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
-    let server = runtime.block_on(startup::start(&args, &|name| case.env.get(name).cloned())).unwrap();
+    let server = runtime.block_on(startup::start(&args, &|name| case.env.get(name).cloned(), None)).unwrap();
     runtime.block_on(wait::until("a server in sync", async || match server.pilot.missing_sources() {
         missing if missing.is_empty() => Ok(()),
         missing => Err(format!("{missing:?} are not")),

@@ -128,7 +128,7 @@ impl DiscoveryProcess {
     }
 }
 
-/// Flags for the ports of pilot-discovery or istiod; TLS and introspection ports are off.
+/// Flags for the ports of pilot-discovery or istiod; the TLS port is off, ControlZ has any free port.
 pub(crate) fn addresses(grpc: SocketAddr, http: SocketAddr, monitoring: SocketAddr) -> [String; 6] {
     [
         format!("--grpcAddr={grpc}"),

@@ -2,6 +2,7 @@
 //! blocking threads, so they never delay xDS. `guard` decides which requests are allowed, `unread` bounds the memory of
 //! pages that are not read yet.
 
+mod controlz;
 mod debug;
 mod guard;
 mod metrics;
@@ -9,6 +10,7 @@ mod ready;
 mod registration;
 mod response;
 mod shared;
+mod slashes;
 mod unread;
 
 use std::sync::{Arc, Weak};
@@ -19,6 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use bytes::Bytes;
+use cli::levels::LogLevels;
 use cli::version;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -143,13 +146,14 @@ impl WeakPages {
 
 /// Port 8080: readiness, debug pages, the REST interface of Pilot 0.8.
 pub(crate) fn discovery_router(pages: &Pages) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/ready", get(ready::page))
         .merge(guarded(Router::new().route("/v1/registration", get(registration::page)), pages))
         .merge(guarded(debug::router(), pages))
         .fallback(nothing_here)
         .layer(middleware::map_response(guard::security_headers))
-        .with_state(pages.clone())
+        .with_state(pages.clone());
+    slashes::joined(router)
 }
 
 /// Rejects requests that a browser makes for another site.
@@ -169,14 +173,23 @@ pub(crate) fn webhook_router(pages: &Pages, webhooks: Router) -> Router {
 
 /// Port 15014: metrics, the version, debug pages.
 pub(crate) fn monitoring_router(pages: &Pages) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/metrics", get(metrics::page))
         .route("/version", get(async || version::line()))
         .route("/ready", get(ready::page))
         .merge(guarded(debug::router(), pages))
         .fallback(nothing_here)
         .layer(middleware::map_response(guard::security_headers))
-        .with_state(pages.clone())
+        .with_state(pages.clone());
+    slashes::joined(router)
+}
+
+/// Port 9876: log levels.
+pub(crate) fn controlz_router(pages: &Pages, levels: LogLevels) -> Router {
+    let router = controlz::router(levels)
+        .layer(middleware::from_fn_with_state(pages.0.hosts.clone(), guard::own_site_only))
+        .layer(middleware::map_response(guard::security_headers));
+    slashes::joined(router)
 }
 
 async fn nothing_here(State(_): State<Pages>) -> (StatusCode, Json<serde_json::Value>) {

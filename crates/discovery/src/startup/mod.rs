@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ::sources::source::SourceTask;
 use anyhow::{Context, Result};
+use cli::levels::LogLevels;
 use cli::version;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
@@ -57,10 +58,10 @@ struct StopTokens {
     sources: CancellationToken,
 }
 
-/// Serves until SIGTERM or SIGINT.
-pub async fn run(args: &DiscoveryFlags, environment: Environment<'_>) -> Result<()> {
+/// Serves until SIGTERM or SIGINT. ControlZ reads and sets these log levels.
+pub async fn run(args: &DiscoveryFlags, environment: Environment<'_>, levels: LogLevels) -> Result<()> {
     let mut signals = StopSignals::new()?;
-    let server = start(args, environment).await?;
+    let server = start(args, environment, Some(levels)).await?;
     signals.next().await;
     info!(timeout = ?args.shutdown_duration, "stopping: waiting for clients to disconnect");
     tokio::select! {
@@ -91,8 +92,8 @@ impl StopSignals {
     }
 }
 
-/// Starts the server. Returns once all ports are bound.
-pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Result<Server> {
+/// Starts the server. Returns once all ports are bound. ControlZ is served if there are log levels.
+pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: Option<LogLevels>) -> Result<Server> {
     info!(version = version::line(), "starting");
     args.ignored_flags.log();
     let instance = Instance::new(&args.namespace, environment);
@@ -122,9 +123,10 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
         None => (None, None),
     };
     let ports = BoundPorts::bind(args, certificates.is_some(), webhooks.is_some()).await?;
+    let ports = if levels.is_some() { ports.with_controlz(args).await } else { ports };
     let addresses = ports.addresses();
     let secure_routes = routes.clone().with_certificates(service);
-    let services = PortServices { routes, secure_routes, pages: &pages, webhooks, certificates };
+    let services = PortServices { routes, secure_routes, pages: &pages, webhooks, certificates, levels };
     let (keepalive, runtime) = (&args.keepalive, clients.handle());
     let listeners = ports.serve(keepalive, services, &runtime, &stop.clients);
     Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _clients: clients })

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Result;
+use cli::levels::LogLevels;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::args::{DiscoveryFlags, KeepaliveFlags};
 use crate::connections::Connections;
@@ -26,6 +27,7 @@ pub struct BoundAddresses {
     pub http: Option<SocketAddr>,
     pub monitoring: Option<SocketAddr>,
     pub https: Option<SocketAddr>,
+    pub controlz: Option<SocketAddr>,
 }
 
 /// The bound ports; `None` for a port that is off.
@@ -35,6 +37,7 @@ pub(super) struct BoundPorts {
     http: Option<BoundSocket>,
     monitoring: Option<BoundSocket>,
     https: Option<BoundSocket>,
+    controlz: Option<BoundSocket>,
 }
 
 /// The services of all ports.
@@ -45,6 +48,8 @@ pub(super) struct PortServices<'a> {
     pub(super) pages: &'a Pages,
     pub(super) webhooks: Option<Arc<Webhooks>>,
     pub(super) certificates: Option<Arc<Certificates>>,
+    /// Log levels, which ControlZ reads and sets.
+    pub(super) levels: Option<LogLevels>,
 }
 
 impl BoundPorts {
@@ -61,7 +66,19 @@ impl BoundPorts {
             http: bind("http", &args.http_addr).await?,
             monitoring: bind("monitoring", &args.monitoring_addr).await?,
             https: bind("https", webhooks).await?,
+            controlz: None,
         })
+    }
+
+    /// Binds the port of ControlZ. The server does without it if the port is taken, as by another instance on this machine.
+    pub(super) async fn with_controlz(mut self, args: &DiscoveryFlags) -> BoundPorts {
+        if !args.ctrlz_address.is_empty() {
+            let host = if args.ctrlz_address == "*" { "" } else { &*args.ctrlz_address };
+            let bound = BoundSocket::bind("controlz", &format!("{host}:{}", args.ctrlz_port)).await;
+            let bound = bound.inspect_err(|e| warn!("ControlZ is off: {e:#}; choose another port with --ctrlz_port"));
+            self.controlz = bound.ok();
+        }
+        self
     }
 
     pub(super) fn addresses(&self) -> BoundAddresses {
@@ -72,6 +89,7 @@ impl BoundPorts {
             http: address(&self.http),
             monitoring: address(&self.monitoring),
             https: address(&self.https),
+            controlz: address(&self.controlz),
         }
     }
 
@@ -83,7 +101,7 @@ impl BoundPorts {
         runtime: &Handle,
         stop: &CancellationToken,
     ) -> TaskTracker {
-        let PortServices { routes, secure_routes, pages, webhooks, certificates } = services;
+        let PortServices { routes, secure_routes, pages, webhooks, certificates, levels } = services;
         let limits = ConnectionLimits::now();
         let ping = Some((keepalive.interval, keepalive.timeout));
         let connections = Connections::of_streams("xds", limits.xds);
@@ -113,6 +131,10 @@ impl BoundPorts {
         if let Some(socket) = self.monitoring {
             let router = http::monitoring_router(pages);
             tasks.spawn_on(socket.serve(router, page_options("monitoring"), None, stop.clone()), runtime);
+        }
+        if let (Some(socket), Some(levels)) = (self.controlz, levels) {
+            let router = http::controlz_router(pages, levels);
+            tasks.spawn_on(socket.serve(router, page_options("controlz"), None, stop.clone()), runtime);
         }
         tasks.close();
         tasks

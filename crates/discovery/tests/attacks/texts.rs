@@ -114,8 +114,8 @@ async fn hole_06_json_log_lines_have_unique_keys() {
     .await;
     for line in server.process().output().lines() {
         let parsed: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
-        assert!(parsed["message"].is_string(), "{line}");
-        for key in ["message", "level", "timestamp", "target"] {
+        assert!(parsed["msg"].is_string(), "{line}");
+        for key in ["msg", "level", "time", "scope"] {
             assert_eq!(line.matches(&format!("\"{key}\":")).count(), 1, "{key} in {line}");
         }
     }

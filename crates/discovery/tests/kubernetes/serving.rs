@@ -39,7 +39,7 @@ pub(crate) async fn serve_with(
     line.extend(flags.iter().map(|flag| flag.to_string()));
     let DiscoveryCommand::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
     let server =
-        startup::start(&args, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).await.unwrap();
+        startup::start(&args, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone()), None).await.unwrap();
     wait::until_within(Duration::from_secs(90), "a server in sync", async || match server.pilot.missing_sources() {
         missing if missing.is_empty() => Ok(()),
         missing => Err(format!("{missing:?} are not")),

@@ -3,6 +3,7 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use testkit::client;
 
 use crate::started::{BINARY, Started, folder};
 
@@ -16,12 +17,12 @@ fn stdout(output: &Output) -> String {
 
 #[tokio::test]
 async fn an_unknown_flag_is_logged_and_not_fatal() {
-    let mut server = Started::new(&["--registries=", "--brandNew=1", "--alsoNew", "x", "--ctrlz_port=0"]);
+    let mut server = Started::new(&["--registries=", "--brandNew=1", "--alsoNew", "x", "--log_rotate=x"]);
     server.ready().await;
     for flag in ["brandNew", "alsoNew"] {
         server.says(&format!("warn\tdefault\tignoring unknown flag flag=\"{flag}\"")).await;
     }
-    server.says("info\tdefault\tignoring flag without effect flag=\"ctrlz_port\"").await;
+    server.says("info\tdefault\tignoring flag without effect flag=\"log_rotate\"").await;
 }
 
 #[tokio::test]
@@ -126,10 +127,43 @@ async fn request_prints_a_page_of_a_running_server() {
 #[tokio::test]
 async fn log_can_be_json() {
     let mut server = Started::new(&["--registries=", "--log_as_json"]);
-    server.says("\"message\":\"starting\"").await;
+    server.says("\"msg\":\"starting\"").await;
     let output = server.process.output();
     for line in output.lines() {
         let json: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
-        assert!(json["timestamp"].is_string() && json["level"].is_string(), "{line}");
+        assert!(json["time"].is_string() && json["level"].is_string() && json["scope"].is_string(), "{line}");
     }
+}
+
+#[tokio::test]
+async fn log_levels_are_read_and_set_while_the_server_runs() {
+    let mut server = Started::new(&["--registries=", "--log_output_level=default:info"]);
+    let controlz = server.port("controlz").await;
+    let level = async |scope: &str| {
+        let reply = client::get(controlz, "localhost", &format!("/scopej/{scope}")).await.unwrap();
+        (reply.status.as_u16(), reply.json()["output_level"].clone())
+    };
+    let set = async |scope: &str, body: &str| {
+        let request = http::Request::put(format!("/scopej/{scope}")).header("host", "localhost");
+        client::send(controlz, request.body(body.to_owned()).unwrap()).await.unwrap().status.as_u16()
+    };
+    let all = client::get(controlz, "localhost", "/scopej/").await.unwrap().json();
+    let names: Vec<&str> = all.as_array().unwrap().iter().filter_map(|scope| scope["name"].as_str()).collect();
+    assert!(names.contains(&"ads") && names.contains(&"default"), "{names:?}");
+    assert_eq!(level("ads").await, (200, "info".into()));
+    assert_eq!(set("ads", r#"{"name": "ads", "output_level": "debug"}"#).await, 202);
+    assert_eq!(set("ads", r#"{"name": "ads", "stack_trace_level": "none"}"#).await, 202);
+    assert_eq!((level("ads").await, level("default").await), ((200, "debug".into()), (200, "info".into())));
+    assert_eq!((set("ads", r#"{"output_level": "loud"}"#).await, set("ads", "{").await), (400, 400));
+    assert_eq!((set("loud", r#"{"output_level": "debug"}"#).await, level("loud").await.0), (400, 400));
+    assert_eq!(set("default", r#"{"output_level": "none"}"#).await, 202);
+}
+
+#[tokio::test]
+async fn a_taken_controlz_port_turns_controlz_off() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = format!("--ctrlz_port={}", taken.local_addr().unwrap().port());
+    let mut server = Started::new(&["--registries=", "--ctrlz_address=127.0.0.1", &port]);
+    server.ready().await;
+    server.says("ControlZ is off: could not listen on 127.0.0.1").await;
 }

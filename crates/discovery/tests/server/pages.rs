@@ -38,6 +38,9 @@ async fn version_page_is_what_the_command_prints() {
     let reply = client::get(monitoring, "discovery", "/version").await.unwrap();
     assert_eq!(reply.status, 200);
     assert!(reply.body.starts_with(env!("CARGO_PKG_VERSION")), "{}", reply.body);
+    let asked_by_istioctl = client::get(monitoring, "discovery", "//version").await.unwrap();
+    assert_eq!((asked_by_istioctl.status, asked_by_istioctl.body), (reply.status, reply.body));
+    assert_eq!(server.get("//debug///mesh").await.json()["rootNamespace"], "istio-system");
 }
 
 #[tokio::test]

@@ -63,7 +63,8 @@ impl Started {
         let config = format!("--configDir={}", folder.path().join("config").display());
         let mesh = format!("--meshConfig={}", folder.path().join("mesh.yaml").display());
         let networks = format!("--networksConfig={}", folder.path().join("networks.yaml").display());
-        let ports = ["--grpcAddr=127.0.0.1:0", "--httpAddr=127.0.0.1:0", "--monitoringAddr=127.0.0.1:0"];
+        let ports =
+            ["--grpcAddr=127.0.0.1:0", "--httpAddr=127.0.0.1:0", "--monitoringAddr=127.0.0.1:0", "--ctrlz_port=0"];
         let off = ["--secureGRPCAddr=", "--httpsAddr="];
         let mut line = vec!["discovery", &config, &mesh, &networks];
         line.extend(ports.iter().chain(&off).chain(args));
