@@ -95,6 +95,11 @@ impl DiscoveryProcess {
         self.folder.path().join("config")
     }
 
+    /// Its output so far.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

@@ -35,18 +35,22 @@ impl Kubectl {
 
     /// Like `run`, with text on standard input.
     pub async fn run_with(&self, args: &[&str], input: &str) -> String {
+        match self.try_run(args, input).await {
+            Ok((output, _)) => output,
+            Err(error) => panic!("kubectl {}: {error}", args.join(" ")),
+        }
+    }
+
+    /// Output and error output, which has the warnings; or the error output of a command that failed.
+    pub async fn try_run(&self, args: &[&str], input: &str) -> Result<(String, String), String> {
         let mut command = Command::new(&self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(args).env_clear().env("HOME", self.home.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let input = input.to_owned();
         let ran = tokio::task::spawn_blocking(move || output(command, &input)).await;
-        let error = match ran {
-            Ok(Ok(output)) if output.status.success() => return String::from_utf8_lossy(&output.stdout).into_owned(),
-            Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).into_owned(),
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
-        panic!("kubectl {}: {error}", args.join(" "));
+        let output = ran.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        if output.status.success() { Ok((text, errors)) } else { Err(errors) }
     }
 }
 

@@ -1,5 +1,5 @@
 //! A server with a real API server: recorded cases, outages, denied requests, CustomResourceDefinitions that come and go,
-//! irrelevant events, two clusters, certificates of gateways, kubectl, two replicas. The tests share one API server, one
+//! irrelevant events, two clusters, certificates of gateways, kubectl, two replicas, webhooks. The tests share one API server, one
 //! test at a time, except those that start their own.
 
 // Clippy recognizes tests by their attribute, but not the helper functions.
@@ -23,3 +23,4 @@ mod replicas;
 mod rights;
 mod secrets;
 mod serving;
+mod webhooks;

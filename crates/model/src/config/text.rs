@@ -173,7 +173,7 @@ pub fn read_yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
             enforce_alias_anchor_ratio: false,
         },
         alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: 200_000,
+            max_total_replayed_events: 50_000,
         },
         // YAML 1.1 like upstream's parser: 0644 is octal.
         legacy_octal_numbers: true,

@@ -1,0 +1,178 @@
+//! The CA with a real API server and the permissions of the manifest: root in a Secret, tokens of TokenRequest, ConfigMaps.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use testkit::ca_client::CaClient;
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::kubectl::Kubectl;
+use testkit::kubernetes::ApiServer;
+use testkit::tls::TlsClient;
+use testkit::{ports, servers, wait};
+use tonic::Code;
+use trust::certificate::Certificate;
+
+use crate::fixture::{BINARY, assert_refused};
+use crate::streams::open;
+
+const SECRET: &str = "/api/v1/namespaces/istio-system/secrets/istio-ca-secret";
+const KEEPER: &str = "spiffe://cluster.local/ns/shop/sa/keeper";
+
+/// A replica with the credentials of the manifest's ServiceAccount.
+pub(crate) async fn replica(kubeconfig: &Path, name: &str) -> (DiscoveryProcess, SocketAddr) {
+    let secure = SocketAddr::from(([127, 0, 0, 1], ports::free()));
+    let args = vec![
+        "--registries=Kubernetes".to_owned(),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--secureGRPCAddr={secure}"),
+    ];
+    let env = [
+        ("POD_NAME", name),
+        ("POD_NAMESPACE", "istio-system"),
+        ("PILOTAGE_IDENTITY_RECHECK", "3s"),
+        ("ROOT_CA_DIR", "/nonexistent"),
+    ];
+    let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    let options = DiscoveryOptions { args, env, ..DiscoveryOptions::default() };
+    (DiscoveryProcess::start(BINARY, options).await, secure)
+}
+
+pub(crate) async fn token(api: &ApiServer, account: &str, audience: Option<&str>) -> String {
+    let path = format!("/api/v1/namespaces/shop/serviceaccounts/{account}/token");
+    let spec = audience.map_or(json!({}), |audience| json!({"audiences": [audience]}));
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+    let made = api.create(&path, &request).await.unwrap();
+    made["status"]["token"].as_str().unwrap().to_owned()
+}
+
+fn config_map(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/configmaps/istio-ca-root-cert")
+}
+
+async fn until_written(api: &ApiServer, namespace: &str, roots: &str) {
+    wait::until_within(Duration::from_secs(60), &format!("the roots in {namespace}"), async || {
+        let map = api.get(&config_map(namespace)).await.map_err(|error| error.to_string())?;
+        if map["data"]["root-cert.pem"] == roots { Ok(()) } else { Err(map.to_string()) }
+    })
+    .await;
+}
+
+async fn create(api: &ApiServer, collection: &str, name: &str) {
+    api.create(collection, &json!({"metadata": {"name": name}})).await.unwrap();
+}
+
+/// Starts an API server with the manifest's objects; `None` if programs are missing.
+pub(crate) async fn cluster() -> Option<(ApiServer, std::path::PathBuf)> {
+    if ["etcd", "kube-apiserver", "kubectl"].iter().any(|part| servers::without(part)) {
+        return None;
+    }
+    let api = ApiServer::start().await;
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/manifest.yaml").display().to_string();
+    Kubectl::new(&api).run(&["apply", "--server-side", "-f", &manifest]).await;
+    create(&api, "/api/v1/namespaces", "shop").await;
+    for account in ["keeper", "gone"] {
+        create(&api, "/api/v1/namespaces/shop/serviceaccounts", account).await;
+    }
+    let account = api.account("istio-system", "istiod").await;
+    Some((api, account))
+}
+
+pub(crate) async fn roots(api: &ApiServer) -> String {
+    let secret: Value = wait::until_within(Duration::from_secs(60), "the Secret", async || {
+        api.get(SECRET).await.map_err(|error| error.to_string())
+    })
+    .await;
+    assert_eq!(secret["type"], "istio.io/ca-root");
+    let text = |name: &str| {
+        let bytes = BASE64_STANDARD.decode(secret["data"][name].as_str().unwrap()).unwrap();
+        String::from_utf8(bytes).unwrap()
+    };
+    assert_eq!((text("cert-chain.pem"), text("key.pem")), (String::new(), String::new()));
+    assert_eq!(text("ca-cert.pem"), text("root-cert.pem"));
+    text("root-cert.pem")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_has_one_root_and_workloads_get_certificates_by_token() {
+    let Some((mut api, account)) = cluster().await else { return };
+    // Two replicas start at the same time: one makes the root, the other reads it.
+    let ((mut first, one), (_second, other)) = tokio::join!(replica(&account, "one"), replica(&account, "two"));
+    let roots = roots(&api).await;
+    let good = token(&api, "keeper", Some("istio-ca")).await;
+    let mut own = None;
+    for address in [one, other] {
+        let client = CaClient::new(address, &roots, None, Some(&good));
+        let (certificate, reply) = wait::until_within(Duration::from_secs(60), "a certificate", async || {
+            client.certificate(KEEPER, 0).await.map_err(|refusal| format!("{refusal:?}"))
+        })
+        .await;
+        assert_eq!(Certificate::all_from_pem(&reply[0]).unwrap()[0].uris, [KEEPER]);
+        assert_eq!(reply[1], roots, "both replicas have the same root");
+        own = Some(certificate);
+    }
+    config_maps_are_restored(&api, &roots).await;
+    attacks_are_refused(&api, one, &roots, &good).await;
+    a_deleted_account_loses_its_stream(&api, one, &roots).await;
+    let refused = api.requests_by("istio-system", "istiod").into_iter().filter(|(_, is_refused)| *is_refused);
+    assert_eq!(refused.map(|(what, _)| what).collect::<Vec<_>>(), [""; 0], "permissions are missing");
+
+    // Without the API server a token that was not seen yet is refused, and a certificate is renewed.
+    let unseen = token(&api, "keeper", Some("istio-ca")).await;
+    api.stop();
+    let client = CaClient::new(one, &roots, None, Some(&unseen));
+    assert_refused("a token without an API server", client.certificate(KEEPER, 0).await, Code::Unauthenticated);
+    CaClient::new(one, &roots, own.as_ref(), None).certificate(KEEPER, 0).await.unwrap();
+    first.process().check_alive();
+    assert!(!first.process().output().contains(good.split('.').nth(2).unwrap()), "a token was logged");
+}
+
+async fn config_maps_are_restored(api: &ApiServer, roots: &str) {
+    create(api, "/api/v1/namespaces", "late").await;
+    for namespace in ["default", "istio-system", "kube-system", "shop", "late"] {
+        until_written(api, namespace, roots).await;
+    }
+    api.patch(&config_map("shop"), &json!({"data": {"root-cert.pem": "another"}})).await.unwrap();
+    api.delete(&config_map("late")).await.unwrap();
+    for namespace in ["shop", "late"] {
+        until_written(api, namespace, roots).await;
+    }
+    assert!(api.get(&config_map("kube-public")).await.is_err());
+}
+
+async fn attacks_are_refused(api: &ApiServer, address: SocketAddr, roots: &str, good: &str) {
+    let mut modified = good.to_owned();
+    let last = modified.pop().unwrap();
+    modified.insert(modified.len() - 5, if last == 'A' { 'B' } else { 'A' });
+    let gone = token(api, "gone", Some("istio-ca")).await;
+    api.delete("/api/v1/namespaces/shop/serviceaccounts/gone").await.unwrap();
+    for (what, token) in [
+        ("the API server's audience", token(api, "keeper", None).await),
+        ("another audience", token(api, "keeper", Some("vault")).await),
+        ("of an administrator", "let-me-in".to_owned()),
+        ("modified", modified),
+        ("of a deleted account", gone),
+    ] {
+        let client = CaClient::new(address, roots, None, Some(&token));
+        assert_refused(what, client.certificate(KEEPER, 0).await, Code::Unauthenticated);
+    }
+    for (cluster, is_known) in [("Kubernetes", true), ("elsewhere", false)] {
+        let mut client = CaClient::new(address, roots, None, Some(good));
+        client.headers.push(("clusterid".to_owned(), cluster.to_owned()));
+        assert_eq!(client.certificate(KEEPER, 0).await.is_ok(), is_known, "{cluster}");
+    }
+}
+
+async fn a_deleted_account_loses_its_stream(api: &ApiServer, address: SocketAddr, roots: &str) {
+    create(api, "/api/v1/namespaces/shop/serviceaccounts", "short").await;
+    let token = token(api, "short", Some("istio-ca")).await;
+    let tls = TlsClient::trusting(roots, None, &["h2"]);
+    let stream = tls.connect(address, "istiod.istio-system.svc").await.unwrap();
+    let mut stream = open(stream, Some(&token), "shop").await;
+    assert_eq!(stream.end(Duration::from_secs(5)).await.1, None, "it is checked and stays");
+    api.delete("/api/v1/namespaces/shop/serviceaccounts/short").await.unwrap();
+    assert_eq!(stream.end(Duration::from_secs(60)).await.1, Some(Code::Unauthenticated));
+}
