@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod analyze;
+mod cluster;
 mod demo;
 mod kube_inject;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -25,6 +27,9 @@ enum PilotctlCommand {
     Demo(demo::DemoOptions),
     /// Add the proxy to workloads in a file
     KubeInject(kube_inject::KubeInjectOptions),
+    /// Prepare workloads outside Kubernetes
+    #[command(subcommand)]
+    Workload(workload::WorkloadCommand),
 }
 
 #[tokio::main]
@@ -33,6 +38,7 @@ async fn main() -> ExitCode {
         PilotctlCommand::Analyze(options) => analyze::run(&options),
         PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
         PilotctlCommand::KubeInject(options) => kube_inject::run(&options).await,
+        PilotctlCommand::Workload(command) => workload::run(&command).await,
     };
     match done {
         Ok(status) => ExitCode::from(status),

@@ -3,8 +3,9 @@
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
+
+use crate::cluster::ClusterAccess;
 
 #[derive(Args)]
 pub(crate) struct ClusterOptions {
@@ -24,13 +25,8 @@ pub(crate) struct ClusterOptions {
     #[arg(long = "injectConfigMapName", default_value = "")]
     inject_config_map: String,
 
-    /// Kubeconfig file
-    #[arg(short = 'c', long, default_value = "")]
-    kubeconfig: String,
-
-    /// Context of the kubeconfig file
-    #[arg(long, default_value = "")]
-    context: String,
+    #[command(flatten)]
+    access: ClusterAccess,
 }
 
 /// The content of the ConfigMaps.
@@ -70,21 +66,10 @@ impl ClusterOptions {
     }
 
     async fn client(&self) -> Result<Client> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let options = KubeConfigOptions { context: given(&self.context), ..KubeConfigOptions::default() };
-        let config = match given(&self.kubeconfig) {
-            Some(file) => {
-                let kubeconfig =
-                    Kubeconfig::read_from(&file).with_context(|| format!("could not read kubeconfig {file}"))?;
-                Config::from_custom_kubeconfig(kubeconfig, &options).await
-            }
-            None => Config::from_kubeconfig(&options).await,
-        };
-        let config = config.context(
-            "could not find a cluster for the settings of the injector: give --meshConfigFile, --injectConfigFile and \
-             --valuesFile, or a kubeconfig",
-        )?;
-        Ok(Client::try_from(config)?)
+        self.access.client().await.context(
+            "could not get the settings of the injector: give --meshConfigFile, --injectConfigFile and --valuesFile, or a \
+             kubeconfig",
+        )
     }
 
     async fn get(&self, maps: &Api<ConfigMap>, name: &str) -> Result<ConfigMap> {
