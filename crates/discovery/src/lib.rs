@@ -15,6 +15,7 @@ mod kubernetes;
 mod listener;
 pub mod metrics;
 pub mod offline;
+mod registration;
 mod registries;
 pub mod request;
 pub mod serve;

@@ -22,6 +22,7 @@ pub mod packed;
 pub mod port;
 pub mod printable;
 pub mod proxy;
+pub mod registration;
 pub mod service;
 pub mod settings;
 pub mod snapshot;

@@ -275,6 +275,14 @@ knobs! {
     token_review_rate: u32 = 200, "PILOTAGE_TOKEN_REVIEW_RATE";
     /// Name of the ConfigMaps with the roots of the mesh.
     root_config_map: Str = "istio-ca-root-cert".into(), "PILOT_CA_CERT_CONFIGMAP";
+    /// Make WorkloadEntries for workloads that register themselves with a WorkloadGroup.
+    auto_registration: bool = true, "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION";
+    /// Write the health that agents report into WorkloadEntries.
+    workload_health_checks: bool = true, "PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS";
+    /// A workload that registers must prove namespace and service account of its WorkloadEntry.
+    registration_identity: bool = true, "ISTIO_WORKLOAD_ENTRY_VALIDATE_IDENTITY";
+    /// How long the WorkloadEntry of a disconnected workload is kept.
+    registration_grace: Milliseconds = Milliseconds(10_000), "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD";
 }
 
 /// A percentage, stored in hundredths of a percent because floats cannot be hashed.

@@ -34,6 +34,7 @@ use crate::process::drain::Drain;
 use crate::relay::Upstream;
 use crate::settings::{ProxyConfigSources, proxy_config};
 use crate::socket::AllowedPeers;
+use crate::status::health::HealthPlan;
 
 /// Directory for SDS sockets in an injected pod.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
@@ -60,6 +61,8 @@ pub struct Plan {
     /// Do not run Envoy (DISABLE_ENVOY): the workload is a proxyless gRPC application.
     pub without_envoy: bool,
     pub status: StatusPlan,
+    /// The probe whose results are reported to the control plane.
+    pub health: Option<HealthPlan>,
     pub dns: DnsPlan,
     /// Path of the bootstrap file for proxyless gRPC applications.
     pub grpc_bootstrap: Option<PathBuf>,
@@ -143,6 +146,7 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
         },
         without_envoy: environment.flag("DISABLE_ENVOY", false)?,
         status: status(&bootstrap_input.config, &identity, environment)?,
+        health: health(&bootstrap_input.config, &identity)?,
         dns: DnsPlan {
             address: dns_address(&bootstrap_input.node, &identity, environment)?,
             server_timeout: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5))?,
@@ -178,6 +182,14 @@ fn settings(
         cpu_limit: environment.number("ISTIO_CPU_LIMIT", 0)?,
     };
     proxy_config(&sources, annotations.unwrap_or(&BTreeMap::new()), &args.settings)
+}
+
+/// The probe of ProxyConfig, which virtual machines have instead of kubelet's.
+fn health(config: &ProxyConfig, identity: &ProxyIdentity) -> Result<Option<HealthPlan>> {
+    match (&config.readiness_probe, identity.ips.first()) {
+        (Some(probe), Some(address)) => HealthPlan::read(probe, *address).map(Some),
+        _ => Ok(None),
+    }
 }
 
 fn features(environment: &Environment) -> Result<FeatureFlags> {

@@ -28,6 +28,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -38,13 +39,14 @@ use tracing::{debug, info, warn};
 use self::frames::FrameSplitter;
 pub use self::name_table::NameTableSender;
 use self::name_table::XdsProtocol;
-use self::requests::UpstreamBody;
+use self::requests::{OwnRequests, UpstreamBody};
 use self::responses::{DownstreamBody, NameTableTap, UpstreamConnection, causes};
 pub use self::upstream::{Pings, Upstream, UpstreamTls};
 use self::upstream_stream::{ReconnectState, UpstreamStream};
 use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
 use crate::socket::{AllowedPeers, SocketListener};
+use crate::status::health::WorkloadHealth;
 
 const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -62,6 +64,8 @@ pub struct RelayOptions {
     pub peers: AllowedPeers,
     /// Receives the file secret names found in relayed configuration.
     pub file_secrets: FileSecretNames,
+    /// The workload's health, which is reported to the control plane.
+    pub health: Option<watch::Receiver<Option<WorkloadHealth>>>,
     pub upstream: Upstream,
     /// How long Envoy's stream waits for a connection to the control plane before it fails. Envoy counts a waiting
     /// stream as connected, so the wait is limited.
@@ -74,6 +78,7 @@ impl RelayOptions {
             socket,
             peers: AllowedPeers::default(),
             file_secrets: FileSecretNames::default(),
+            health: None,
             upstream,
             max_connect_wait: Duration::from_secs(10),
         }
@@ -175,8 +180,8 @@ impl RelayState {
     ) -> Result<Response<Body>, Status> {
         let (head, body) = request.into_parts();
         let done = Arc::<AtomicBool>::default();
-        let (requests, insert) =
-            UpstreamBody::new(body, protocol, self.names.is_some(), Arc::clone(&done), Arc::clone(&self.metrics));
+        let own = OwnRequests { names: self.names.is_some(), health: self.options.health.clone() };
+        let (requests, insert) = UpstreamBody::new(body, protocol, own, Arc::clone(&done), Arc::clone(&self.metrics));
         let request = self.request(&head, requests).map_err(|error| Status::internal(format!("{error:#}")))?;
         let address = &self.options.upstream.address;
         let response = sender.send_request(request).await.map_err(|error| {

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::frames::{framed, text_field};
+use crate::status::health::WorkloadHealth;
 
 /// Publishes the latest name table.
 pub type NameTableSender = watch::Sender<Option<Arc<NameTable>>>;
@@ -58,6 +59,17 @@ impl XdsProtocol {
                 error_detail: rejection,
                 ..Default::default()
             }),
+        }
+    }
+
+    /// The report of the workload's health.
+    pub(super) fn health(self, health: &WorkloadHealth) -> Bytes {
+        let type_url = TypeUrl::HEALTH.to_string();
+        let error = |message: &String| Rejection { code: INTERNAL, message: message.clone(), ..Default::default() };
+        let error_detail = health.as_ref().err().map(error);
+        match self {
+            XdsProtocol::Sotw => framed(&DiscoveryRequest { type_url, error_detail, ..Default::default() }),
+            XdsProtocol::Delta => framed(&DeltaDiscoveryRequest { type_url, error_detail, ..Default::default() }),
         }
     }
 

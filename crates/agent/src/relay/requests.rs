@@ -9,45 +9,60 @@ use api::TypeUrl;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::frames::{BoundaryTracker, FrameSplitter};
 use super::name_table::XdsProtocol;
 use crate::metrics::Metrics;
+use crate::status::health::WorkloadHealth;
 
 /// Inserts the agent's own requests. Unbounded, because they are few and small.
 pub(super) type RequestInserter = mpsc::UnboundedSender<Bytes>;
+
+/// What the agent itself requests on Envoy's streams.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnRequests {
+    /// Subscribe to the name table.
+    pub(super) names: bool,
+    /// Report the workload's health.
+    pub(super) health: Option<watch::Receiver<Option<WorkloadHealth>>>,
+}
 
 /// The body of the request to the control plane.
 pub(super) struct UpstreamBody {
     envoy: Incoming,
     inserted: mpsc::UnboundedReceiver<Bytes>,
     boundaries: BoundaryTracker,
-    /// Waits for Envoy's first LDS request, then subscribes to the name table.
-    trigger: Option<NameTableTrigger>,
+    /// Waits for Envoy's first LDS request, then sends the agent's own.
+    trigger: Option<OwnRequestsTrigger>,
     /// Set when Envoy ends its side of the stream.
     done: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
-struct NameTableTrigger {
+struct OwnRequestsTrigger {
+    own: OwnRequests,
     splitter: FrameSplitter,
     protocol: XdsProtocol,
     insert: RequestInserter,
 }
 
 impl UpstreamBody {
-    /// Wraps Envoy's requests. With `names`, also subscribes to the name table.
+    /// Wraps Envoy's requests, and adds the agent's own.
     pub(super) fn new(
         envoy: Incoming,
         protocol: XdsProtocol,
-        names: bool,
+        own: OwnRequests,
         done: Arc<AtomicBool>,
         metrics: Arc<Metrics>,
     ) -> (UpstreamBody, RequestInserter) {
         let (insert, inserted) = mpsc::unbounded_channel();
-        let trigger =
-            names.then(|| NameTableTrigger { splitter: FrameSplitter::default(), protocol, insert: insert.clone() });
+        let trigger = (own.names || own.health.is_some()).then(|| OwnRequestsTrigger {
+            own,
+            splitter: FrameSplitter::default(),
+            protocol,
+            insert: insert.clone(),
+        });
         (UpstreamBody { envoy, inserted, boundaries: BoundaryTracker::default(), trigger, done, metrics }, insert)
     }
 
@@ -61,8 +76,8 @@ impl UpstreamBody {
     }
 }
 
-impl NameTableTrigger {
-    /// True once the subscription was sent or the stream is malformed.
+impl OwnRequestsTrigger {
+    /// True once the requests were sent or the stream is malformed.
     fn fires(&mut self, bytes: &Bytes) -> bool {
         let Ok(messages) = self.splitter.feed(bytes) else { return true };
         let kind = |request: Bytes| self.protocol.request_kind(request);
@@ -71,10 +86,31 @@ impl NameTableTrigger {
         };
         let found = messages.iter().any(listeners);
         if found {
-            // Cannot fail: the receiver is this stream.
-            let _ = self.insert.send(self.protocol.subscription());
+            if self.own.names {
+                // Cannot fail: the receiver is this stream.
+                let _ = self.insert.send(self.protocol.subscription());
+            }
+            if let Some(health) = self.own.health.take() {
+                tokio::spawn(report(health, self.protocol, self.insert.clone()));
+            }
         }
         found
+    }
+}
+
+/// Reports the health and each of its changes until the stream ends.
+async fn report(mut health: watch::Receiver<Option<WorkloadHealth>>, protocol: XdsProtocol, insert: RequestInserter) {
+    loop {
+        let current = health.borrow_and_update().clone();
+        if let Some(current) = current
+            && insert.send(protocol.health(&current)).is_err()
+        {
+            return;
+        }
+        tokio::select! {
+            changed = health.changed() => if changed.is_err() { return },
+            () = insert.closed() => return,
+        }
     }
 }
 

@@ -72,12 +72,29 @@ pub(super) async fn open(
     }
     if let (Some(upstream), Xds::Relay(socket)) = (&plan.upstream, &plan.bootstrap_input.xds) {
         let (peers, file_secrets) = (plan.peers.xds.clone(), file_secrets.clone());
-        let options =
-            relay::RelayOptions { peers, file_secrets, ..relay::RelayOptions::new(socket.into(), upstream.clone()) };
+        let health = start_health(plan, services);
+        let options = relay::RelayOptions {
+            peers,
+            file_secrets,
+            health,
+            ..relay::RelayOptions::new(socket.into(), upstream.clone())
+        };
         let names = plan.dns.address.map(|_| names);
         services.spawn(Relay::bind(options, names, metrics)?.serve(services.stop.clone()));
     }
     plan.grpc_bootstrap.as_ref().map_or(Ok(()), |path| grpc_bootstrap(plan).write(path))
+}
+
+/// Starts the workload's probe, if it has one.
+fn start_health(
+    plan: &Plan,
+    services: &mut ServiceTasks,
+) -> Option<watch::Receiver<Option<status::health::WorkloadHealth>>> {
+    let (health, address) = (plan.health.clone()?, *plan.identity.ips.first()?);
+    let admin = (!plan.without_envoy).then_some(plan.drain.admin);
+    let (sender, receiver) = watch::channel(None);
+    services.spawn(health.run(admin, address, sender));
+    Some(receiver)
 }
 
 fn status_options(plan: &Plan, names: &relay::NameTableSender) -> Option<status::StatusOptions> {

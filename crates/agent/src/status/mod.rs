@@ -3,6 +3,7 @@
 mod accept;
 mod body;
 mod fetch;
+pub mod health;
 mod local_request;
 mod metrics;
 mod probes;

@@ -103,7 +103,8 @@ impl AppProbes {
             fetch::connect((address, tcp.port).into(), Some(source(address))).await?;
         }
         if let Some(grpc) = &prober.grpc {
-            health(grpc, address, headers).await?;
+            let service = grpc.service.as_deref().unwrap_or_default();
+            grpc_health((address, grpc.port).into(), service, headers.get(USER_AGENT)).await?;
         }
         Ok(reply(StatusCode::OK, ""))
     }
@@ -174,7 +175,7 @@ fn check(path: &str, prober: &Prober) -> Result<()> {
 }
 
 /// iptables rules do not redirect connections from this address, so they reach the application directly.
-fn source(to: IpAddr) -> IpAddr {
+pub(super) fn source(to: IpAddr) -> IpAddr {
     match to {
         IpAddr::V4(_) => Ipv4Addr::new(127, 0, 0, 6).into(),
         IpAddr::V6(_) => Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6).into(),
@@ -210,19 +211,19 @@ struct HealthResponse {
 
 const SERVING: i32 = 1;
 
-async fn health(grpc: &Grpc, address: IpAddr, headers: &HeaderMap) -> Result<()> {
-    let to = SocketAddr::new(address, grpc.port);
-    let message = HealthRequest { service: grpc.service.clone().unwrap_or_default() }.encode_to_vec();
+/// Calls gRPC's health service; fails unless the service is serving.
+pub(super) async fn grpc_health(to: SocketAddr, service: &str, agent: Option<&HeaderValue>) -> Result<()> {
+    let message = HealthRequest { service: service.to_owned() }.encode_to_vec();
     let mut framed = BytesMut::from(&[0][..]);
     framed.extend_from_slice(&u32::try_from(message.len())?.to_be_bytes());
     framed.extend_from_slice(&message);
     let mut request = Request::post(format!("http://{to}/grpc.health.v1.Health/Check"))
         .header(CONTENT_TYPE, "application/grpc")
         .header(TE, "trailers");
-    if let Some(agent) = headers.get(USER_AGENT) {
+    if let Some(agent) = agent {
         request = request.header(USER_AGENT, agent);
     }
-    let stream = fetch::connect(to, Some(source(address))).await?;
+    let stream = fetch::connect(to, Some(source(to.ip()))).await?;
     let answer = fetch::call(stream, request.body(Full::new(framed.freeze()))?).await?;
     let body = answer.get(5..).context("received no message")?;
     match HealthResponse::decode(body)?.status {

@@ -52,6 +52,9 @@ pub(super) fn current(pilot: Arc<ControlPlane>) -> Registry {
     if let Some(trust) = &pilot.trust {
         trust.metrics.register(&mut registry);
     }
+    if let Some(registrar) = &pilot.registrar {
+        registrar.metrics().register(&mut registry);
+    }
     if let Some(metrics) = &pilot.webhook_metrics {
         metrics.register(&mut registry);
     }

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use xds::{Client, Control, Event, Executor, Peer, Rejection, ResourceSet, Verdict};
 
 use crate::metrics::Metrics;
+use crate::registration::{RegisteredStream, Registrar};
 use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection, Watched};
 use crate::serve::configs::Configs;
@@ -58,6 +59,8 @@ pub struct ControlPlane {
     pub(crate) trust: Option<Arc<Trust>>,
     /// Metrics of the webhooks, if they are served.
     pub(crate) webhook_metrics: Option<WebhookMetrics>,
+    /// Registers workloads, if there is a place for their entries.
+    pub(crate) registrar: Option<Registrar>,
     /// Set before anything is served; `None` if clients need not authenticate.
     pub(crate) authentication: Option<StreamAuthentication>,
 }
@@ -89,6 +92,7 @@ impl ControlPlane {
             refusals: Refusals::default(),
             trust: None,
             webhook_metrics: None,
+            registrar: None,
             authentication: None,
         }
     }
@@ -196,6 +200,12 @@ impl Control for ControlPlane {
         let payer = Payer::of(identity.as_ref(), &peer);
         let connection = self.clients.connect(Arc::new(proxy), peer.address);
         let arrival = Arrival { clients: &self.clients, connection: Some(connection.clone()) };
+        let registered = match &self.registrar {
+            Some(registrar) if !is_looking => {
+                registrar.register(connection.number, &connection.proxy, identity.as_ref(), &published.snapshot)?
+            }
+            _ => None,
+        };
         let client = connection.proxy.id.clone();
         let refuser = match identity {
             Some(identity) => Refuser::Proven { identity, client },
@@ -233,6 +243,7 @@ impl Control for ControlPlane {
             may_have_secrets,
             executor,
             checked,
+            registered,
         })
     }
 
@@ -291,6 +302,8 @@ pub struct Session {
     executor: Executor,
     /// Its credentials, which are checked again from time to time.
     checked: Option<CheckedCaller>,
+    /// Its WorkloadEntry, if it has registered.
+    registered: Option<RegisteredStream>,
 }
 
 impl Session {
@@ -422,7 +435,7 @@ impl Client for Session {
                 self.connection.note(kind, |w| w.refuse(answer, code, message));
             }
             Event::Stale { kind, .. } => self.timer.expired(kind),
-            Event::Health { .. } => {}
+            Event::Health { error } => self.registered.iter().for_each(|registered| registered.report(error)),
         }
     }
 

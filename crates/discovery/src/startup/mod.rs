@@ -25,6 +25,7 @@ use crate::environment::{Environment, Instance};
 use crate::grpc::{self, ChargedRoutes};
 use crate::http::{AllowedHosts, Pages};
 use crate::kubernetes::{self, StatusWriterTask};
+use crate::registration::{self, RegistrationStart};
 use crate::serve::housekeeping;
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::SnapshotWriter;
@@ -112,6 +113,14 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let mut pilot = ControlPlane::new(writer, sources.set);
     pilot.trust = trust.as_ref().map(|running| running.trust.clone());
     pilot.authentication = trust.as_ref().and_then(|running| running.authentication.clone());
+    let registration = RegistrationStart {
+        api_server: inputs.kubernetes_registry(),
+        changes: pilot.world().changes(),
+        snapshots: pilot.world().snapshots(),
+        controller: instance.name.clone().unwrap_or_else(|| instance.namespace().to_owned()),
+        knobs: inputs.settings.knobs.clone(),
+    };
+    pilot.registrar = Some(registration::start(registration, &stop.sources));
     let webhooks = start_webhooks(args, &instance, environment, &inputs, &pilot, &stop.sources);
     pilot.webhook_metrics = webhooks.as_ref().map(|webhooks| webhooks.metrics.clone());
     let pilot = housekeeping::started(pilot);

@@ -73,12 +73,14 @@ fn permissions_of_disabled_features_are_not_requested() {
         "writeStatus=false",
         "makeGatewayClasses=false",
         "certificateAuthority=false",
+        "reviewTokens=false",
+        "registerWorkloads=false",
         "injection.enabled=false",
         "validation.enabled=false",
     ];
     assert_eq!(roles(&none), ["istiod-read-istio-system"]);
-    let all =
-        ["ca", "classes", "definitions", "read", "status", "webhooks"].map(|of| format!("istiod-{of}-istio-system"));
+    let all = ["classes", "definitions", "read", "registration", "roots", "status", "tokens", "webhooks"];
+    let all = all.map(|of| format!("istiod-{of}-istio-system"));
     assert_eq!(roles(&["registerCRDs=true"]), all);
 }
 

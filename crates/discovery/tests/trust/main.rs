@@ -8,5 +8,7 @@ mod attacks;
 mod files;
 mod fixture;
 mod issue;
+mod kubernetes;
+mod registration;
 mod rotation;
 mod streams;

@@ -23,30 +23,40 @@ use tonic::Code;
 use crate::fixture::{Mesh, now};
 
 /// An open ADS stream; its request body ends on drop.
-struct AdsStream {
+pub(crate) struct AdsStream {
     head: HeaderMap,
     body: Incoming,
-    _requests: mpsc::Sender<Result<Frame<Bytes>, std::convert::Infallible>>,
+    requests: mpsc::Sender<Result<Frame<Bytes>, std::convert::Infallible>>,
+}
+
+fn framed(request: &DiscoveryRequest) -> Frame<Bytes> {
+    let content = request.encode_to_vec();
+    Frame::data([&[0], &(content.len() as u32).to_be_bytes()[..], &content].concat().into())
 }
 
 /// Opens a stream and requests all clusters as a node of a namespace.
-async fn open<S>(stream: S, token: Option<&str>, namespace: &str) -> AdsStream
+pub(crate) async fn open<S>(stream: S, token: Option<&str>, namespace: &str) -> AdsStream
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let id = format!("sidecar~10.0.0.1~front.{namespace}~{namespace}.svc.cluster.local");
+    open_as(stream, token, Node { id, ..Node::default() }).await
+}
+
+/// The same with another node.
+pub(crate) async fn open_as<S>(stream: S, token: Option<&str>, node: Node) -> AdsStream
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let node =
-        Node { id: format!("sidecar~10.0.0.1~front.{namespace}~{namespace}.svc.cluster.local"), ..Node::default() };
     let request = DiscoveryRequest {
         type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned(),
         node: Some(node),
         ..DiscoveryRequest::default()
     };
-    let content = request.encode_to_vec();
-    let frame = [&[0], &(content.len() as u32).to_be_bytes()[..], &content].concat();
     let (requests, receiver) = mpsc::channel(1);
-    requests.send(Ok(Frame::data(Bytes::from(frame)))).await.unwrap();
+    requests.send(Ok(framed(&request))).await.unwrap();
     let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
     let mut request = Request::post(format!("http://xds{path}")).header("content-type", "application/grpc");
     if let Some(token) = token {
@@ -54,12 +64,17 @@ where
     }
     let request = request.body(StreamBody::new(ReceiverStream::new(receiver))).unwrap();
     let (head, body) = sender.send_request(request).await.unwrap().into_parts();
-    AdsStream { head: head.headers, body, _requests: requests }
+    AdsStream { head: head.headers, body, requests }
 }
 
 impl AdsStream {
+    /// Sends a further request.
+    pub(crate) async fn send(&self, request: &DiscoveryRequest) {
+        self.requests.send(Ok(framed(request))).await.unwrap();
+    }
+
     /// Whether there was a response, and the status with which the stream ended; `None` if it is open after the limit.
-    async fn end(&mut self, limit: Duration) -> (bool, Option<Code>) {
+    pub(crate) async fn end(&mut self, limit: Duration) -> (bool, Option<Code>) {
         let mut has_response = false;
         let code = |headers: &HeaderMap| {
             let status = headers.get("grpc-status")?.to_str().ok()?.parse::<i32>().ok()?;
@@ -79,7 +94,10 @@ impl AdsStream {
     }
 }
 
-async fn secured(mesh: &Mesh, own: Option<&Certificate>) -> impl AsyncRead + AsyncWrite + Send + Unpin + 'static {
+pub(crate) async fn secured(
+    mesh: &Mesh,
+    own: Option<&Certificate>,
+) -> impl AsyncRead + AsyncWrite + Send + Unpin + 'static + use<> {
     let tls = TlsClient::trusting(&mesh.roots().await, own, &["h2"]);
     tls.connect(mesh.secure, "istiod.istio-system.svc").await.unwrap()
 }

@@ -35,6 +35,7 @@ pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<S
         resource_version: resource_version.into(),
         keeps_status: false,
         auto_addresses: Vec::new(),
+        health: None,
         generation: entries.get("generation").and_then(Value::as_i64).unwrap_or_default(),
         location: Some(location),
     };
@@ -46,6 +47,17 @@ pub(super) fn auto_addresses(status: Option<&Value>) -> Vec<(Str, Str)> {
     let listed = status.and_then(|status| status.get("addresses")).and_then(Value::as_array);
     let word = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(Str::from);
     listed.into_iter().flatten().filter_map(|entry| Some((word(entry, "host")?, word(entry, "value")?))).collect()
+}
+
+/// Condition `Healthy` in the status of a WorkloadEntry; `None` if it is missing or unknown.
+pub(super) fn health(status: Option<&Value>) -> Option<bool> {
+    let conditions = status?.get("conditions")?.as_array()?;
+    let condition = conditions.iter().find(|condition| condition.get("type").is_some_and(|kind| kind == "Healthy"))?;
+    match condition.get("status")?.as_str()? {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    }
 }
 
 fn created(entries: &Map<String, Value>, mistakes: &mut Vec<String>) -> i64 {

@@ -250,6 +250,8 @@ pub struct Meta {
     pub keeps_status: bool,
     /// Automatic addresses in the status of a ServiceEntry: pairs of host and address.
     pub auto_addresses: Vec<(Str, Str)>,
+    /// Condition `Healthy` in the status of a WorkloadEntry.
+    pub health: Option<bool>,
     /// `metadata.generation`; 0 if not from an API server.
     pub generation: i64,
     /// Where it was read from, for messages.
@@ -283,6 +285,7 @@ impl Object {
             && self.meta.labels == other.meta.labels
             && self.meta.created == other.meta.created
             && self.meta.auto_addresses == other.meta.auto_addresses
+            && self.meta.health == other.meta.health
             && (!self.spec.kind().is_converted() || self.meta.generation == other.meta.generation)
             && (!self.spec.kind().traits().has_version || self.meta.resource_version == other.meta.resource_version)
             && meaningful(&self.meta.annotations).eq(meaningful(&other.meta.annotations))

@@ -183,6 +183,9 @@ impl<'a> DocumentReader<'a> {
         if kind == Kind::ServiceEntry {
             meta.auto_addresses = meta::auto_addresses(entries.get("status"));
         }
+        if kind == Kind::WorkloadEntry {
+            meta.health = meta::health(entries.get("status"));
+        }
         let about = Subject::Object(meta.key(kind));
         for mistake in mistakes {
             self.report(Problem::warning(about.clone(), mistake));

@@ -14,6 +14,7 @@ use crate::endpoint::{Endpoint, Locality, TlsMode};
 use crate::labels::{Labels, selects};
 use crate::names::{Namespace, NetworkId, ServiceKey, Str};
 use crate::port::{Port, Protocol};
+use crate::registration;
 use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
 use crate::settings::Settings;
 use crate::workload::Transport;
@@ -21,7 +22,6 @@ use crate::workload::Transport;
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const LOCALITY_LABEL: &str = "istio-locality";
 const UNIX_PREFIX: &str = "unix://";
-const HEALTH_CHECKS: &str = "proxy.istio.io/health-checks-enabled";
 
 /// Updates services and endpoints for changed entries. True if automatic addresses changed.
 pub(super) fn join(snapshot: &mut Snapshot, delta: &mut Delta) -> bool {
@@ -248,7 +248,7 @@ fn unshared_endpoints(snapshot: &Snapshot, opened: &OpenedEntry, service: &Servi
         let selected = workloads.filter_map(|w| Some((w, labelled(w)?))).filter(|(w, workload)| {
             let chosen = selector.labels.iter().all(|(key, value)| workload.labels.get(key) == Some(value));
             // Only Envoy can resolve a host name, and only in a DNS cluster.
-            chosen && !awaits_probes(&w.meta) && (service.resolution.is_dns() || is_ip_or_unknown(&workload.address))
+            chosen && !is_unhealthy(&w.meta) && (service.resolution.is_dns() || is_ip_or_unknown(&workload.address))
         });
         let entries = selected.flat_map(|(w, workload)| {
             let endpoint = workload_endpoint(&workload, &workload_name(&w.meta), &w.meta.namespace, settings);
@@ -294,15 +294,15 @@ pub(super) fn labelled(object: &Object) -> Option<WorkloadEntry> {
     Some(merged)
 }
 
-/// Whether the workload has health checks by its agent. It is not used before a check succeeds, and we do not receive
-/// the results yet.
-pub(super) fn awaits_probes(meta: &Meta) -> bool {
-    matches!(meta.annotations.get(HEALTH_CHECKS).map(|v| &**v), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
+/// Whether the workload's agent checks its health and the last check failed, or none succeeded yet.
+pub(super) fn is_unhealthy(meta: &Meta) -> bool {
+    let has_checks = meta.annotations.get(registration::HEALTH_CHECKS).map(|v| &**v);
+    matches!(has_checks, Some("true" | "1" | "t" | "T" | "TRUE" | "True")) && meta.health != Some(true)
 }
 
 /// The group that registered the workload, else its workload-name label, else its own name.
 pub(super) fn workload_name(meta: &Meta) -> Str {
-    let group = meta.annotations.get("istio.io/autoRegistrationGroup");
+    let group = meta.annotations.get(registration::GROUP);
     group.or_else(|| meta.labels.get("service.istio.io/workload-name")).unwrap_or(&meta.name).clone()
 }
 
@@ -403,7 +403,7 @@ mod tests {
 
     use api::istio::networking::v1alpha3::WorkloadEntry;
 
-    use super::{HEALTH_CHECKS, Labels, Meta, Object, Spec, awaits_probes, labelled, workload_name};
+    use super::{Labels, Meta, Object, Spec, is_unhealthy, labelled, workload_name};
     use crate::packed::Packed;
 
     fn meta(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Meta {
@@ -437,7 +437,11 @@ mod tests {
 
     #[test]
     fn probed_workload_waits_for_its_first_probe() {
-        assert!(awaits_probes(&meta(&[], &[(HEALTH_CHECKS, "true")])));
-        assert!(!awaits_probes(&meta(&[], &[(HEALTH_CHECKS, "no")])));
+        let of = |checks: &str, health| {
+            let checks = (crate::registration::HEALTH_CHECKS, checks);
+            is_unhealthy(&Meta { health, ..meta(&[], &[checks]) })
+        };
+        assert!(of("true", None) && of("true", Some(false)) && !of("true", Some(true)));
+        assert!(!of("no", None) && !of("no", Some(false)));
     }
 }

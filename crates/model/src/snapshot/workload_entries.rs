@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::service_entries::{awaits_probes, labelled, workload_endpoint, workload_name};
+use super::service_entries::{is_unhealthy, labelled, workload_endpoint, workload_name};
 use super::{Delta, Snapshot};
 use crate::config::{Kind, Object};
 use crate::endpoint::Endpoint;
@@ -42,7 +42,7 @@ fn endpoints(snapshot: &Snapshot, service: &Service) -> Vec<Endpoint> {
         return Vec::new();
     }
     let entries = snapshot.objects.of_namespace(Kind::WorkloadEntry, &service.namespace);
-    let selected = entries.filter(|object| !awaits_probes(&object.meta));
+    let selected = entries.filter(|object| !is_unhealthy(&object.meta));
     selected.flat_map(|object| of_entry(snapshot, service, object)).collect()
 }
 

@@ -31,3 +31,4 @@ pub mod source;
 pub mod trust_objects;
 mod watch;
 pub mod webhook_objects;
+pub mod workload_entries;
