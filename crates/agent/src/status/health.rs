@@ -11,6 +11,7 @@ use api::istio::networking::v1alpha3::{ExecHealthCheckConfig, HttpHealthCheckCon
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request};
 use http_body_util::Empty;
+use net::http::send;
 use serde::{Deserialize, Serialize};
 use tokio::net::lookup_host;
 use tokio::process::Command;
@@ -170,8 +171,8 @@ async fn http(host: &str, port: u16, path: &str, is_tls: bool, headers: &[(Strin
     }
     let (stream, to) = connect(host, port).await?;
     let response = match is_tls {
-        true => fetch::send(fetch::unverified_tls(stream, to.ip()).await?, request).await?,
-        false => fetch::send(stream, request).await?,
+        true => send(fetch::unverified_tls(stream, to.ip()).await?, request).await?,
+        false => send(stream, request).await?,
     };
     match response.status() {
         status if status.is_success() || status.is_redirection() => Ok(()),
