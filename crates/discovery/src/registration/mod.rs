@@ -21,14 +21,12 @@ use model::snapshot::Snapshot;
 use parking_lot::Mutex;
 use sources::kubernetes::access::Access;
 use sources::kubernetes::rate_limit::RateLimit;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 pub(crate) use metrics::RegistrationMetrics;
 
-use crate::serve::caller::Identity;
-use crate::serve::snapshot_writer::PublishedSnapshot;
 use store::EntryStore;
 use workload::{Health, RegisteredWorkload, WorkloadEvent};
 
@@ -38,12 +36,23 @@ const BURST: i64 = 400;
 /// Events of one workload that wait: connections and reports are few.
 const QUEUE: usize = 64;
 
+/// Returns the newest snapshot.
+type NewestSnapshot = Box<dyn Fn() -> Arc<Snapshot> + Send + Sync>;
+
+/// The namespace and service account that a client has proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProvenAccount<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) account: &'a str,
+}
+
 /// What registration is started with.
 pub(crate) struct RegistrationStart {
     /// `None` without Kubernetes: then entries exist in this server only.
     pub(crate) api_server: Option<Access>,
     pub(crate) changes: mpsc::Sender<Batch>,
-    pub(crate) snapshots: watch::Receiver<Arc<PublishedSnapshot>>,
+    /// Returns the newest snapshot.
+    pub(crate) snapshot: NewestSnapshot,
     /// The name of this replica.
     pub(crate) controller: String,
     pub(crate) knobs: Knobs,
@@ -57,7 +66,7 @@ pub(crate) struct Registrar {
 
 struct Shared {
     store: EntryStore,
-    snapshots: watch::Receiver<Arc<PublishedSnapshot>>,
+    snapshot: NewestSnapshot,
     controller: String,
     grace: Duration,
     has_groups: bool,
@@ -91,7 +100,7 @@ pub(crate) fn start(options: RegistrationStart, stop: &CancellationToken) -> Reg
     };
     let shared = Arc::new(Shared {
         store,
-        snapshots: options.snapshots,
+        snapshot: options.snapshot,
         controller: options.controller,
         grace: knobs.registration_grace.duration(),
         has_groups: knobs.auto_registration,
@@ -117,7 +126,7 @@ impl Registrar {
         &self,
         number: u64,
         proxy: &Arc<Proxy>,
-        identity: Option<&Identity>,
+        identity: Option<ProvenAccount<'_>>,
         snapshot: &Snapshot,
     ) -> Result<Option<RegisteredStream>, Status> {
         let Some(registration) = Registration::of(proxy) else { return Ok(None) };
@@ -146,7 +155,7 @@ impl Shared {
         &self,
         group: &Key,
         proxy: &Proxy,
-        identity: Option<&Identity>,
+        identity: Option<ProvenAccount<'_>>,
         snapshot: &Snapshot,
     ) -> Result<(), Status> {
         let Some(found) = snapshot.objects.get(group) else {
@@ -165,9 +174,9 @@ impl Shared {
     }
 
     /// Whether the proxy has proved its namespace and this account; an empty account means any.
-    fn is_of(&self, proxy: &Proxy, identity: Option<&Identity>, account: &str) -> bool {
-        let is_own = |identity: &Identity| {
-            proxy.namespace == identity.namespace.as_str() && (account.is_empty() || identity.account == account)
+    fn is_of(&self, proxy: &Proxy, identity: Option<ProvenAccount<'_>>, account: &str) -> bool {
+        let is_own = |proven: ProvenAccount<'_>| {
+            proxy.namespace == proven.namespace && (account.is_empty() || proven.account == account)
         };
         !self.checks_identity || identity.is_some_and(is_own)
     }

@@ -16,13 +16,13 @@ const MARGIN: Duration = Duration::from_secs(3);
 /// Deletions of one sweep: the next one continues.
 const MOST: usize = 200;
 
-/// Looks at all entries once per grace period until cancelled.
+/// Checks every entry once per grace period until cancelled.
 pub(super) async fn run(shared: Arc<Shared>) {
     let stop = shared.stop.clone();
     let interval = shared.grace.max(Duration::from_secs(1));
     while stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let snapshot = Arc::clone(&shared.snapshots.borrow().snapshot);
+        let snapshot = (shared.snapshot)();
         let left = snapshot.objects.of(Kind::WorkloadEntry);
         let left: Vec<Key> = left
             .filter(|object| is_left(&object.meta, now, shared.grace + MARGIN))

@@ -1,5 +1,5 @@
 //! Keeps the WorkloadEntry of one workload. One task per entry applies its events in order, so that a reconnect and the
-//! end of the earlier stream cannot overtake each other. Other replicas are told apart by annotations.
+//! end of the earlier stream cannot overtake each other. Annotations say which replica has the workload.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -190,7 +190,7 @@ impl RegisteredWorkload {
 
     async fn create(&self) -> Result<Next, TrustRequestError> {
         let (Some(group), Some(proxy)) = (&self.registration.group, &self.proxy) else { return Ok(Next::Wait) };
-        let snapshot = Arc::clone(&self.shared.snapshots.borrow().snapshot);
+        let snapshot = (self.shared.snapshot)();
         let document = snapshot.objects.get(group).and_then(|group| entry(group, &self.registration, proxy));
         let Some(mut document) = document else {
             return Err(TrustRequestError::Failed(format!("{group} was deleted")));

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use xds::{Client, Control, Event, Executor, Peer, Rejection, ResourceSet, Verdict};
 
 use crate::metrics::Metrics;
-use crate::registration::{RegisteredStream, Registrar};
+use crate::registration::{ProvenAccount, RegisteredStream, Registrar};
 use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection, Watched};
 use crate::serve::configs::Configs;
@@ -202,7 +202,9 @@ impl Control for ControlPlane {
         let arrival = Arrival { clients: &self.clients, connection: Some(connection.clone()) };
         let registered = match &self.registrar {
             Some(registrar) if !is_looking => {
-                registrar.register(connection.number, &connection.proxy, identity.as_ref(), &published.snapshot)?
+                let proven = identity.as_ref();
+                let proven = proven.map(|of| ProvenAccount { namespace: &of.namespace, account: &of.account });
+                registrar.register(connection.number, &connection.proxy, proven, &published.snapshot)?
             }
             _ => None,
         };

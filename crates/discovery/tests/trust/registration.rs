@@ -249,11 +249,12 @@ async fn agent(mesh: &Mesh, folder: &Path, backend: &HttpBackend) -> Process {
         std::fs::write(path, text).unwrap();
     }
     let probe = json!({"periodSeconds": 1, "httpGet": {"host": "127.0.0.1", "port": backend.port(), "path": "/"}});
-    let config = json!({"discoveryAddress": mesh.secure.to_string(), "readinessProbe": probe, "statusPort": 0,
+    let config = json!({"discoveryAddress": mesh.secure.to_string(), "readinessProbe": probe,
         "binaryPath": servers::binary("envoy"), "configPath": folder.join("proxy"),
         "proxyAdminPort": testkit::ports::free(), "concurrency": 1});
     let line = format!(
-        "cd {} && exec {} proxy sidecar --ip 10.0.0.7 --id vm.shop --domain shop.svc.cluster.local",
+        "cd {} && exec {} proxy sidecar --ip 10.0.0.7 --id vm.shop --domain shop.svc.cluster.local \
+         --statusPort 0",
         folder.display(),
         programs::binary("agent", "pilot-agent").display(),
     );
