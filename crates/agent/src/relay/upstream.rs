@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use http::{HeaderName, HeaderValue};
@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tracing::{debug, warn};
+use trust::certificate::Certificate;
 
 use super::headers;
 use super::requests::UpstreamBody;
@@ -168,7 +169,7 @@ impl UpstreamTls {
         let algorithms = tls::provider().signature_verification_algorithms;
         let verifier = ServerNameVerifier { roots, names: self.names.clone(), algorithms };
         let builder = tls::client()?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
-        let files = self.client.as_ref().filter(|(chain, key)| chain.exists() && key.exists());
+        let files = self.client.as_ref().filter(|(chain, key)| chain.exists() && key.exists() && !has_expired(chain));
         let mut config = match (files, own) {
             (None, None) => builder.with_no_client_auth(),
             (None, Some((chain, key))) => {
@@ -186,7 +187,40 @@ impl UpstreamTls {
     }
 }
 
+/// Whether the certificate of a file has expired. Then the token is used: a machine may have been off for long. A file that
+/// cannot be read is reported when it is used.
+fn has_expired(chain: &Path) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let text = fs::read_to_string(chain).unwrap_or_default();
+    let leaf = Certificate::all_from_pem(&text).ok().and_then(|all| all.into_iter().next());
+    let expired = leaf.is_some_and(|leaf| u64::try_from(leaf.not_after).is_ok_and(|end| end < now));
+    if expired {
+        warn!(file = %chain.display(), "the client certificate has expired; connecting without it");
+    }
+    expired
+}
+
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let unreadable = || format!("could not read certificates from {}", file.display());
     tls::certificates(&fs::read(file).with_context(unreadable)?).with_context(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_expired;
+
+    #[test]
+    fn an_expired_client_certificate_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cert-chain.pem");
+        let mut params = rcgen::CertificateParams::default();
+        for (year, expected) in [(2020, true), (2040, false)] {
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+            std::fs::write(&path, certificate.pem()).unwrap();
+            assert_eq!(has_expired(&path), expected, "{year}");
+        }
+        std::fs::write(&path, "nonsense").unwrap();
+        assert!(!has_expired(&path) && !has_expired(&folder.path().join("none")));
+    }
 }
