@@ -9,6 +9,7 @@ use model::names::Str;
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use sources::kubernetes::access::Access;
+use sources::kubernetes::remote_access::RemoteAccess;
 use sources::registry::config::{RegistryConfig, RegistryEntry};
 use sources::registry::table::{self, RegistryChoice};
 use tracing::{info, warn};
@@ -23,6 +24,8 @@ use crate::tls::Certificates;
 pub(super) struct StartupInputs {
     /// The API server, if one is known.
     pub(super) api_server: Option<Access>,
+    /// Remote clusters; the Kubernetes source adds them as they become known.
+    pub(super) remote_access: RemoteAccess,
     pub(super) stores: Vec<ConfigStore>,
     /// Registries of `--registries`.
     pub(super) registries: Vec<RegistryChoice>,
@@ -50,6 +53,7 @@ impl StartupInputs {
         let certificates = Certificates::load(&args.tls)?;
         Ok(StartupInputs {
             api_server,
+            remote_access: RemoteAccess::default(),
             stores,
             registries,
             flag_registries: entries,

@@ -113,10 +113,11 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let mut pilot = ControlPlane::new(writer, sources.set);
     pilot.trust = trust.as_ref().map(|running| running.trust.clone());
     pilot.authentication = trust.as_ref().and_then(|running| running.authentication.clone());
+    let snapshots = pilot.world().snapshots();
     let registration = RegistrationStart {
         api_server: inputs.kubernetes_registry(),
         changes: pilot.world().changes(),
-        snapshots: pilot.world().snapshots(),
+        snapshot: Box::new(move || Arc::clone(&snapshots.borrow().snapshot)),
         controller: instance.name.clone().unwrap_or_else(|| instance.namespace().to_owned()),
         knobs: inputs.settings.knobs.clone(),
     };
@@ -160,6 +161,7 @@ fn start_trust(
         settings: &inputs.settings,
         ca_folder: args.ca_folder.clone(),
         api_server: inputs.api_server.clone(),
+        remotes: inputs.remote_access.clone(),
         namespace: instance.namespace(),
         revision: &environment("REVISION").unwrap_or_default(),
         cluster_aliases: args.cluster_aliases.clone(),

@@ -57,7 +57,8 @@ pub(super) fn start(
             let access = inputs.api_server.clone();
             let access = access.context("could not find an API server: give --kubeconfig=FILE")?;
             let source = kubernetes::source(args, instance, environment, access, writer, settings.ids());
-            spawner.one(source.holding(fetch_requests.clone()).listing_remotes_in(spawner.set.clone()))
+            let source = source.holding(fetch_requests.clone()).listing_remotes_in(spawner.set.clone());
+            spawner.one(source.sharing_remotes_in(inputs.remote_access.clone()))
         }
         false => SourceGroup::default(),
     };

@@ -9,6 +9,7 @@ use model::change::Batch;
 use model::settings::{Knobs, Settings};
 use sources::kubernetes::access::Access;
 use sources::kubernetes::rate_limit::RateLimit;
+use sources::kubernetes::remote_access::RemoteAccess;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -16,9 +17,9 @@ use trust::authority::LeafLifetimes;
 use trust::key::KeyKind;
 use trust::rotation::RotationPolicy;
 
-use super::authenticate::{Authenticator, JwtRule, TokenKeys, TokenReviewer};
+use super::authenticate::{Authenticator, JwtRule, OwnCluster, TokenKeys, TokenReviewer};
 use super::authority::{PluggedIn, SelfSigned};
-use super::config_maps::RootConfigMaps;
+use super::config_maps::{MapContent, NamespaceConfigMaps};
 use super::problems::TrustProblems;
 use super::recheck::StreamAuthentication;
 use super::root_store::RootStore;
@@ -36,6 +37,8 @@ pub(crate) struct TrustStart<'a> {
     /// Folder of a self-signed root without Kubernetes (`--caDir`).
     pub(crate) ca_folder: Option<PathBuf>,
     pub(crate) api_server: Option<Access>,
+    /// Remote clusters, which review the tokens of their workloads.
+    pub(crate) remotes: RemoteAccess,
     pub(crate) namespace: &'a str,
     pub(crate) revision: &'a str,
     /// Further names of this cluster.
@@ -71,8 +74,14 @@ pub(crate) fn start(options: TrustStart<'_>, stop: &CancellationToken) -> Result
         tokio::spawn(lifetimes::watch(Arc::clone(&trust), stop.clone()));
     }
     if let (true, Some(access)) = (has_ca, &options.api_server) {
-        let maps = RootConfigMaps { access: access.clone(), name: knobs.root_config_map.to_string() };
-        tokio::spawn(maps.run(Arc::clone(&trust), stop.clone()));
+        let mut contents = vec![(MapContent::Roots, &knobs.root_config_map)];
+        if knobs.ca_crl {
+            contents.push((MapContent::RevocationLists, &knobs.crl_config_map));
+        }
+        for (content, name) in contents {
+            let maps = NamespaceConfigMaps { access: access.clone(), name: name.to_string(), content };
+            tokio::spawn(maps.run(Arc::clone(&trust), stop.clone()));
+        }
     }
     let authenticator = Arc::new(authenticator(&options, &trust, stop)?);
     let can_authenticate = has_ca
@@ -147,11 +156,14 @@ fn authenticator(options: &TrustStart<'_>, trust: &Arc<Trust>, stop: &Cancellati
     if let Some(access) = &options.api_server {
         let rate = f64::from(knobs.token_review_rate);
         // A burst of two seconds: after a restart all clients connect at once.
-        let access = access.with_own_rate_limit(RateLimit::of_flags(rate, 2 * i64::from(knobs.token_review_rate)));
+        let rate = RateLimit::of_flags(rate, 2 * i64::from(knobs.token_review_rate));
+        let access = access.with_own_rate_limit(rate);
         let audiences = knobs.token_audiences.iter().map(str::to_owned).collect();
         let own = options.settings.cluster.to_string();
         let clusters = std::iter::once(own).chain(options.cluster_aliases.iter().cloned()).collect();
-        authenticator.kubernetes = Some(TokenReviewer::new(access, audiences, clusters, trust.metrics.clone()));
+        let own = OwnCluster { access, names: clusters };
+        let reviewer = TokenReviewer::new(own, options.remotes.clone(), rate, audiences, trust.metrics.clone());
+        authenticator.kubernetes = Some(reviewer);
     }
     Ok(authenticator)
 }

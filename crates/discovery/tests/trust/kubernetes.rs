@@ -130,6 +130,45 @@ async fn a_cluster_has_one_root_and_workloads_get_certificates_by_token() {
     assert!(!first.process().output().contains(good.split('.').nth(2).unwrap()), "a token was logged");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_a_remote_cluster_are_reviewed_there() {
+    let Some((api, account)) = cluster().await else { return };
+    let east = ApiServer::start().await;
+    create(&east, "/api/v1/namespaces", "shop").await;
+    create(&east, "/api/v1/namespaces/shop/serviceaccounts", "far").await;
+    let (_server, address) = replica(&account, "one").await;
+    let roots = roots(&api).await;
+    let (near, far) = (token(&api, "keeper", Some("istio-ca")).await, token(&east, "far", Some("istio-ca")).await);
+    let certificate = async |token: &str, cluster: &str| {
+        let mut client = CaClient::new(address, &roots, None, Some(token));
+        client.headers.push(("clusterid".to_owned(), cluster.to_owned()));
+        let (_, reply) = client.certificate("", 0).await?;
+        Ok::<_, (i32, String)>(Certificate::all_from_pem(&reply[0]).unwrap()[0].uris.clone())
+    };
+    wait::until_within(Duration::from_secs(60), "a certificate", async || {
+        certificate(&near, "Kubernetes").await.map_err(|refusal| format!("{refusal:?}"))
+    })
+    .await;
+    assert_refused("an unknown cluster", certificate(&far, "east").await, Code::Unauthenticated);
+    let kubeconfig = std::fs::read(east.kubeconfig()).unwrap();
+    let secret = json!({"metadata": {"name": "east", "labels": {"istio/multiCluster": "true"}},
+        "data": {"east": BASE64_STANDARD.encode(kubeconfig)}});
+    api.create("/api/v1/namespaces/istio-system/secrets", &secret).await.unwrap();
+    let issued = wait::until_within(Duration::from_secs(60), "a certificate of the remote cluster", async || {
+        certificate(&far, "east").await.map_err(|refusal| format!("{refusal:?}"))
+    })
+    .await;
+    assert_eq!(issued, ["spiffe://cluster.local/ns/shop/sa/far"]);
+    // A token is good in its own cluster only.
+    assert_refused("of the other cluster", certificate(&far, "Kubernetes").await, Code::Unauthenticated);
+    assert_refused("of the own cluster", certificate(&near, "east").await, Code::Unauthenticated);
+    api.delete("/api/v1/namespaces/istio-system/secrets/east").await.unwrap();
+    wait::until_within(Duration::from_secs(60), "a refusal after the removal", async || {
+        certificate(&far, "east").await.map_or(Ok(()), |names| Err(format!("{names:?}")))
+    })
+    .await;
+}
+
 async fn config_maps_are_restored(api: &ApiServer, roots: &str) {
     create(api, "/api/v1/namespaces", "late").await;
     for namespace in ["default", "istio-system", "kube-system", "shop", "late"] {

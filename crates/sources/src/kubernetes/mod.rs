@@ -21,6 +21,7 @@ mod outages;
 mod pod;
 pub mod rate_limit;
 mod remote;
+pub mod remote_access;
 mod response_limits;
 pub mod schema;
 mod selector;

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::access::Access;
 use super::kubeconfig::{CheckedKubeconfig, KubeconfigEntry, KubeconfigRejection};
+use super::remote_access::RemoteAccess;
 use crate::health::SourceHealth;
 use crate::source::ChangeSender;
 use crate::source_set::{RemoteInfo, SourceSet};
@@ -34,6 +36,8 @@ pub(super) struct RemoteClusters {
     has_new_problems: bool,
     /// Lists the sources of the clusters for debug pages and metrics.
     pub(super) sources: SourceSet,
+    /// Access to the clusters for other requests.
+    pub(super) access: RemoteAccess,
 }
 
 /// What names a cluster.
@@ -94,8 +98,8 @@ pub(super) struct RemoteCluster {
 impl RemoteClusters {
     pub(super) fn new(own_name: ClusterId, allowed: NameList, start: StartCluster) -> RemoteClusters {
         let (clusters, problems) = (BTreeMap::new(), BTreeMap::new());
-        let sources = SourceSet::default();
-        RemoteClusters { own_name, allowed, start, clusters, problems, has_new_problems: false, sources }
+        let (sources, access) = (SourceSet::default(), RemoteAccess::default());
+        RemoteClusters { own_name, allowed, start, clusters, problems, has_new_problems: false, sources, access }
     }
 
     /// Whether the initial sync waits for no remote cluster any longer.
@@ -116,6 +120,7 @@ impl RemoteClusters {
             let is_listed = entries.contains_key(cluster);
             if !is_listed {
                 remote.remove(cluster, &self.sources);
+                self.access.remove(cluster);
             }
             is_listed
         });
@@ -151,7 +156,10 @@ impl RemoteClusters {
         }
         let checked = CheckedKubeconfig::read(text, &self.allowed)?;
         match known.get(cluster) {
-            Some(remote) => _ = remote.kubeconfig.send_replace(checked),
+            Some(remote) => {
+                remote.kubeconfig.send_replace(checked);
+                self.share_access(cluster, remote);
+            }
             None => {
                 info!(cluster, "remote cluster added");
                 let remote = (self.start)(cluster, checked, sender);
@@ -161,10 +169,16 @@ impl RemoteClusters {
                     late_after: remote.awaited_until.into_std(),
                 };
                 self.sources.insert_remote(remote.source.clone(), remote.health.clone(), info);
+                self.share_access(cluster, &remote);
                 known.insert(cluster.to_owned(), remote);
             }
         }
         Ok(())
+    }
+
+    /// Lets others reach the cluster with its current credentials; they have their own rate limits.
+    fn share_access(&self, cluster: &str, remote: &RemoteCluster) {
+        self.access.put(cluster, Access::updated_kubeconfig(remote.kubeconfig.subscribe(), None));
     }
 
     fn set_problems(&mut self, origin: KubeconfigOrigin, problems: Vec<Problem>) {
@@ -184,6 +198,7 @@ impl RemoteClusters {
     pub(super) fn delete(&mut self, origin: &KubeconfigOrigin) {
         for (cluster, remote) in self.clusters.remove(origin).unwrap_or_default() {
             remote.remove(&cluster, &self.sources);
+            self.access.remove(&cluster);
         }
         self.set_problems(origin.clone(), Vec::new());
     }

@@ -24,6 +24,7 @@ use super::kubeconfig_dir::KubeconfigDir;
 use super::outages::OutageCause;
 use super::rate_limit::RateLimit;
 use super::remote::{KubeconfigOrigin, RemoteCluster, RemoteClusters};
+use super::remote_access::RemoteAccess;
 use super::session::{WatchOptions, WatchSession};
 use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage};
 use crate::source::{ChangeSender, Source, SourceError, spawn};
@@ -103,6 +104,12 @@ impl Kubernetes {
     /// Lists the sources of remote clusters in the set.
     pub fn listing_remotes_in(mut self, sources: SourceSet) -> Kubernetes {
         self.remotes.sources = sources;
+        self
+    }
+
+    /// Shares access to remote clusters.
+    pub fn sharing_remotes_in(mut self, access: RemoteAccess) -> Kubernetes {
+        self.remotes.access = access;
         self
     }
 

@@ -15,7 +15,7 @@ use trust::certificate::Certificate;
 use trust::identity::SpiffeId;
 
 pub(crate) use jwt_rule::{JwtRule, TokenKeys};
-pub(crate) use token_review::TokenReviewer;
+pub(crate) use token_review::{OwnCluster, TokenReviewer};
 
 use super::unix_now;
 use crate::tls::{ClientCertificates, TrustDomain};

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sources::kubernetes::access::Access;
-use sources::kubernetes::trust_objects::{ReviewedUser, TrustObjects};
+use sources::kubernetes::rate_limit::RateLimit;
+use sources::kubernetes::remote_access::RemoteAccess;
+use sources::kubernetes::trust_objects::{ReviewedUser, TrustObjects, TrustRequestError};
 use tokio::sync::OnceCell;
 use trust::identity::SpiffeId;
 use trust::token;
@@ -25,13 +27,23 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Group of all service accounts.
 const GROUP: &str = "system:serviceaccounts";
 
-/// Reviews tokens with the API server of one cluster.
+/// The cluster of this server.
+pub(crate) struct OwnCluster {
+    pub(crate) access: Access,
+    /// Its id and aliases.
+    pub(crate) names: Vec<String>,
+}
+
+/// Reviews tokens with the API servers of the clusters that issued them.
 pub(crate) struct TokenReviewer {
-    access: Access,
+    own: OwnCluster,
     client: OnceCell<TrustObjects>,
+    remotes: RemoteAccess,
+    /// Clients of remote clusters, with the numbers of their credentials.
+    remote_clients: Mutex<HashMap<String, (u64, TrustObjects)>>,
+    /// Reviews that each API server is asked for.
+    rate: Option<RateLimit>,
     audiences: Vec<String>,
-    /// Names of this cluster.
-    clusters: Vec<String>,
     remembered: Mutex<HashMap<u128, (Instant, Option<ReviewedUser>)>>,
     /// Differs between processes, so that no one can search for tokens with the same hash.
     seed: u64,
@@ -40,13 +52,23 @@ pub(crate) struct TokenReviewer {
 
 impl TokenReviewer {
     pub(crate) fn new(
-        access: Access,
+        own: OwnCluster,
+        remotes: RemoteAccess,
+        rate: Option<RateLimit>,
         audiences: Vec<String>,
-        clusters: Vec<String>,
         metrics: TrustMetrics,
     ) -> TokenReviewer {
-        let (client, remembered) = (OnceCell::new(), Mutex::default());
-        TokenReviewer { access, client, audiences, clusters, remembered, seed: fastrand::u64(..), metrics }
+        TokenReviewer {
+            own,
+            client: OnceCell::new(),
+            remotes,
+            remote_clients: Mutex::default(),
+            rate,
+            audiences,
+            remembered: Mutex::default(),
+            seed: fastrand::u64(..),
+            metrics,
+        }
     }
 
     pub(super) async fn review(
@@ -55,8 +77,10 @@ impl TokenReviewer {
         cluster: Option<&str>,
         trust_domain: &str,
     ) -> Result<Caller, Reason> {
-        if let Some(other) = cluster.filter(|name| !self.clusters.iter().any(|own| own == name)) {
-            let shown: String = other.chars().take(64).collect();
+        // `None` for the own cluster.
+        let cluster = cluster.filter(|name| !self.own.names.iter().any(|own| own == name));
+        if let Some(unknown) = cluster.filter(|name| self.remotes.get(name).is_none()) {
+            let shown: String = unknown.chars().take(64).collect();
             return Err(Reason::Refused(format!("cluster {shown:?} is not known")));
         }
         if token.len() > token::MAX_BYTES {
@@ -67,26 +91,26 @@ impl TokenReviewer {
         if expires.is_some_and(|end| end <= unix_now()) {
             return Err(Reason::Expired("it has expired".to_owned()));
         }
-        let user = match self.recall(token) {
+        let user = match self.recall(token, cluster) {
             Some(user) => user,
-            None => self.ask(token).await?,
+            None => self.ask(token, cluster).await?,
         };
         let user = user.ok_or_else(|| Reason::refused("the API server does not accept it"))?;
         let identity = identity(&user, &self.audiences, trust_domain)?;
         Ok(Caller { identities: vec![identity], expires })
     }
 
-    fn recall(&self, token: &str) -> Option<Option<ReviewedUser>> {
+    fn recall(&self, token: &str, cluster: Option<&str>) -> Option<Option<ReviewedUser>> {
         let remembered = self.remembered.lock();
-        let (at, user) = remembered.get(&self.key(token))?;
+        let (at, user) = remembered.get(&self.key(token, cluster))?;
         let limit = if user.is_some() { ACCEPTED } else { REFUSED };
         (at.elapsed() < limit).then(|| user.clone())
     }
 
-    async fn ask(&self, token: &str) -> Result<Option<ReviewedUser>, Reason> {
+    async fn ask(&self, token: &str, cluster: Option<&str>) -> Result<Option<ReviewedUser>, Reason> {
         self.metrics.reviews.add(1);
         let asked = tokio::time::timeout(TIMEOUT, async {
-            let client = self.client.get_or_try_init(|| TrustObjects::connect(self.access.clone())).await?;
+            let client = self.client(cluster).await?;
             client.review(token, &self.audiences).await
         });
         let user = match asked.await {
@@ -99,7 +123,7 @@ impl TokenReviewer {
             remembered.retain(|_, (at, _)| at.elapsed() < ACCEPTED);
         }
         if remembered.len() < MAX_REMEMBERED {
-            remembered.insert(self.key(token), (Instant::now(), user.clone()));
+            remembered.insert(self.key(token, cluster), (Instant::now(), user.clone()));
         }
         Ok(user)
     }
@@ -109,8 +133,29 @@ impl TokenReviewer {
         Reason::Unavailable(format!("the API server could not review it: {reason}"))
     }
 
-    fn key(&self, token: &str) -> u128 {
-        xxhash_rust::xxh3::xxh3_128_with_seed(token.as_bytes(), self.seed)
+    /// A client of the API server that reviews tokens of a cluster; `None` is the own one.
+    async fn client(&self, cluster: Option<&str>) -> Result<TrustObjects, TrustRequestError> {
+        let Some(cluster) = cluster else {
+            let connect = || TrustObjects::connect(self.own.access.clone());
+            return self.client.get_or_try_init(connect).await.cloned();
+        };
+        let gone = || TrustRequestError::Failed("the cluster was removed".to_owned());
+        let (version, access) = self.remotes.get(cluster).ok_or_else(gone)?;
+        let known = self.remote_clients.lock().get(cluster).filter(|(of, _)| *of == version).cloned();
+        if let Some((_, client)) = known {
+            return Ok(client);
+        }
+        let client = TrustObjects::connect(access.with_own_rate_limit(self.rate)).await?;
+        let mut clients = self.remote_clients.lock();
+        clients.retain(|name, (of, _)| self.remotes.get(name).is_some_and(|(version, _)| version == *of));
+        clients.insert(cluster.to_owned(), (version, client.clone()));
+        Ok(client)
+    }
+
+    /// A token of one cluster means nothing in another.
+    fn key(&self, token: &str, cluster: Option<&str>) -> u128 {
+        let text = format!("{}\n{token}", cluster.unwrap_or_default());
+        xxhash_rust::xxh3::xxh3_128_with_seed(text.as_bytes(), self.seed)
     }
 }
 
