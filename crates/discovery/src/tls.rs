@@ -10,7 +10,7 @@ use arc_swap::ArcSwapOption;
 use net::watch::{FilePolling, PolledFiles};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use sources::disk;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +52,8 @@ pub(crate) struct OwnCertificate {
     pub(crate) key: zeroize::Zeroizing<Vec<u8>>,
     /// DER of the roots that client certificates are verified with.
     pub(crate) roots: Vec<Vec<u8>>,
+    /// DER of lists of revoked client certificates.
+    pub(crate) revoked: Vec<Vec<u8>>,
     /// Of client certificates.
     pub(crate) trust_domain: TrustDomain,
 }
@@ -95,7 +97,9 @@ impl Certificates {
     pub(crate) fn publish(&self, own: OwnCertificate) -> Result<()> {
         let chain = own.chain.into_iter().map(CertificateDer::from).collect();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.key.to_vec()));
-        let roots = verifier(own.roots.into_iter().map(CertificateDer::from))?;
+        let revoked = own.revoked.into_iter().map(CertificateRevocationListDer::from);
+        let roots = net::tls::roots(own.roots.into_iter().map(CertificateDer::from))?;
+        let roots = net::tls::optional_client_verifier(roots, revoked)?;
         let verifier = Arc::new(MeshClientVerifier { inner: roots, trust_domain: own.trust_domain });
         self.config.store(Some(server_config(Some(verifier), chain, key)?));
         Ok(())
@@ -160,7 +164,7 @@ fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
 
 /// Verifies client certificates. They are optional: agents authenticate with a token until they have one.
 fn verifier(roots: impl Iterator<Item = CertificateDer<'static>>) -> Result<Arc<dyn ClientCertVerifier>> {
-    Ok(net::tls::optional_client_verifier(net::tls::roots(roots)?)?)
+    Ok(net::tls::optional_client_verifier(net::tls::roots(roots)?, [])?)
 }
 
 fn server_config(

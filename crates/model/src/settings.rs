@@ -275,6 +275,10 @@ knobs! {
     token_review_rate: u32 = 200, "PILOTAGE_TOKEN_REVIEW_RATE";
     /// Name of the ConfigMaps with the roots of the mesh.
     root_config_map: Str = "istio-ca-root-cert".into(), "PILOT_CA_CERT_CONFIGMAP";
+    /// Deliver the revocation lists of a plugged-in CA to all namespaces.
+    ca_crl: bool = true, "PILOT_ENABLE_CA_CRL";
+    /// Name of the ConfigMaps with the revocation lists.
+    crl_config_map: Str = "istio-ca-crl".into(), "PILOT_CRL_CONFIGMAP";
     /// Make WorkloadEntries for workloads that register themselves with a WorkloadGroup.
     auto_registration: bool = true, "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION";
     /// Write the health that agents report into WorkloadEntries.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
@@ -54,11 +54,14 @@ pub fn roots(certificates: impl IntoIterator<Item = CertificateDer<'static>>) ->
     Ok(store)
 }
 
-/// Verifies client certificates with these roots. A client without a certificate is accepted.
+/// Verifies client certificates with these roots. A client without a certificate is accepted; one whose certificate is in
+/// a revocation list is not. CAs without a list have revoked none.
 pub fn optional_client_verifier(
     roots: RootCertStore,
+    revoked: impl IntoIterator<Item = CertificateRevocationListDer<'static>>,
 ) -> Result<Arc<dyn ClientCertVerifier>, rustls::server::VerifierBuilderError> {
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).allow_unauthenticated().build()
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).allow_unauthenticated();
+    builder.with_crls(revoked).only_check_end_entity_revocation().allow_unknown_revocation_status().build()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod bundle;
 pub mod certificate;
+pub mod crl;
 pub mod csr;
 mod der;
 pub mod identity;

@@ -48,7 +48,8 @@ impl CertificateFiles {
                 .map(Bytes::from)
                 .with_context(|| format!("could not read the certificate {}", path.display()))
         };
-        Ok(TlsMaterial { chain: read(&self.chain)?, key: read(&self.key)?, root: read(&self.root)? })
+        let (chain, key, root) = (read(&self.chain)?, read(&self.key)?, read(&self.root)?);
+        Ok(TlsMaterial { chain, key, root, ..TlsMaterial::default() })
     }
 
     /// The three paths.

@@ -133,8 +133,12 @@ impl CaSettings {
         info!(serial = leaf.serial, identity = ?leaf.uris, "obtained a certificate");
         let format = if self.pkcs8 { KeyFormat::Pkcs8 } else { KeyFormat::Traditional };
         let key = key.to_pem(format).context("could not encode the key")?;
-        let material =
-            TlsMaterial { chain: chain.concat().into(), key: key.as_bytes().to_vec().into(), root: root.into() };
+        let material = TlsMaterial {
+            chain: chain.concat().into(),
+            key: key.as_bytes().to_vec().into(),
+            root: root.into(),
+            ..TlsMaterial::default()
+        };
         Ok((material, leaf.not_after))
     }
 }

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// A workload's certificate, key and trusted roots, as PEM.
@@ -21,6 +22,8 @@ pub struct TlsMaterial {
     pub key: Bytes,
     /// Roots that peer certificates are verified with.
     pub root: Bytes,
+    /// Lists of revoked certificates; empty if there are none.
+    pub revoked: Bytes,
 }
 
 /// Prints sizes only: a key must not be logged.
@@ -38,11 +41,13 @@ pub type CurrentMaterial = Option<Arc<TlsMaterial>>;
 #[derive(Clone, Debug)]
 pub struct CertificateStore {
     current: watch::Sender<CurrentMaterial>,
+    /// Added to all certificates.
+    revoked: Arc<Mutex<Bytes>>,
 }
 
 impl CertificateStore {
     pub fn new() -> CertificateStore {
-        CertificateStore { current: watch::Sender::new(None) }
+        CertificateStore { current: watch::Sender::new(None), revoked: Arc::default() }
     }
 
     /// The current certificates.
@@ -57,6 +62,8 @@ impl CertificateStore {
 
     /// Replaces the current certificates. Returns false, and notifies no receiver, if they are equal.
     pub fn publish(&self, material: TlsMaterial) -> bool {
+        let revoked = self.revoked.lock();
+        let material = TlsMaterial { revoked: revoked.clone(), ..material };
         self.current.send_if_modified(|current| {
             let is_new = current.as_deref() != Some(&material);
             if is_new {
@@ -64,6 +71,21 @@ impl CertificateStore {
             }
             is_new
         })
+    }
+}
+
+impl CertificateStore {
+    /// Replaces the revocation lists.
+    pub fn publish_revoked(&self, lists: Bytes) {
+        let mut revoked = self.revoked.lock();
+        revoked.clone_from(&lists);
+        self.current.send_if_modified(|current| match current {
+            Some(material) if material.revoked != lists => {
+                *material = Arc::new(TlsMaterial { revoked: lists, ..TlsMaterial::clone(material) });
+                true
+            }
+            _ => false,
+        });
     }
 }
 
@@ -78,7 +100,7 @@ mod tests {
     use super::{CertificateStore, TlsMaterial};
 
     fn material(key: &'static str) -> TlsMaterial {
-        TlsMaterial { chain: "chain".into(), key: key.into(), root: "root".into() }
+        TlsMaterial { chain: "chain".into(), key: key.into(), root: "root".into(), ..TlsMaterial::default() }
     }
 
     #[test]
@@ -90,6 +112,23 @@ mod tests {
         reader.mark_unchanged();
         assert!(!store.publish(material("a")) && !reader.has_changed().unwrap());
         assert!(store.publish(material("b")) && reader.has_changed().unwrap());
+    }
+
+    #[test]
+    fn revocation_lists_are_added_to_all_certificates() {
+        let store = CertificateStore::new();
+        store.publish_revoked("one".into());
+        assert!(store.current().is_none());
+        store.publish(material("a"));
+        let mut reader = store.subscribe();
+        assert_eq!(store.current().unwrap().revoked, "one");
+        reader.mark_unchanged();
+        store.publish_revoked("one".into());
+        assert!(!reader.has_changed().unwrap());
+        store.publish_revoked("two".into());
+        assert!(reader.has_changed().unwrap());
+        store.publish(material("b"));
+        assert_eq!(store.current().unwrap().revoked, "two");
     }
 
     #[test]

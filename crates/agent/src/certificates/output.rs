@@ -94,7 +94,7 @@ mod tests {
 
     fn material(version: usize) -> TlsMaterial {
         let text = |name: &str| format!("{name} {version} {}", "x".repeat(version % 7 * 1000)).into();
-        TlsMaterial { chain: text("chain"), key: text("key"), root: text("root") }
+        TlsMaterial { chain: text("chain"), key: text("key"), root: text("root"), ..TlsMaterial::default() }
     }
 
     #[test]

@@ -27,9 +27,14 @@ use crate::process::back_off::BackOff;
 use crate::process::exit::ExitCause;
 use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
 use crate::process::supervisor::{EpochBootstrap, Supervisor};
+use crate::regular_file;
 use crate::socket::make_folder;
 
 use services::ServiceTasks;
+
+/// Revocation lists of the CA, mounted from a ConfigMap, and how often they are read.
+const REVOKED: &str = "./var/run/secrets/istio/crl/ca-crl.pem";
+const REVOKED_PERIOD: Duration = Duration::from_secs(2);
 
 /// A second signal within this time is a duplicate: some supervisors signal both the process and its group.
 const DUPLICATE_SIGNAL: Duration = Duration::from_secs(1);
@@ -100,6 +105,7 @@ impl TerminationSignals {
 /// Reads the certificates before Envoy starts, then polls them; or obtains them from the certificate authority.
 fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks) -> CertificateStore {
     let store = CertificateStore::new();
+    services.spawn(follow_revoked(store.clone()));
     if let Some(ca) = &plan.ca {
         services.spawn(ca.clone().run(store.clone(), Arc::clone(metrics)));
     }
@@ -113,6 +119,15 @@ fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks
         services.spawn(files.clone().publish(store.clone(), plan.polling));
     }
     store
+}
+
+/// Publishes the revocation lists that are mounted, and again when they change. Never returns.
+async fn follow_revoked(store: CertificateStore) {
+    let read = || regular_file::read(Path::new(REVOKED)).unwrap_or_default();
+    let mut polled = PolledFiles::new(FilePolling::every(REVOKED_PERIOD), read);
+    while let Some(lists) = polled.changed().await {
+        store.publish_revoked(lists.clone().into());
+    }
 }
 
 /// Runs Envoy. Each epoch gets a new bootstrap.

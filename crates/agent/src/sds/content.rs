@@ -46,9 +46,12 @@ pub(super) fn resource(
             let material = current.as_ref()?;
             pair(&material.chain, &material.key)?
         }
-        SecretSource::Root => trusted(&current.as_ref()?.root)?,
+        SecretSource::Root => {
+            let material = current.as_ref()?;
+            trusted(&material.root, &material.revoked)?
+        }
         SecretSource::Pair { chain, key } => pair(file(chain)?, file(key)?)?,
-        SecretSource::RootFile(path) => trusted(&without_keys(file(path)?))?,
+        SecretSource::RootFile(path) => trusted(&without_keys(file(path)?), &Bytes::new())?,
     };
     Some(Resource::new(Arc::clone(name), &Secret { name: name.to_string(), r#type: Some(kind) }))
 }
@@ -85,9 +88,14 @@ fn pair(chain: &Bytes, key: &Bytes) -> Option<Type> {
     Some(Type::TlsCertificate(certificate))
 }
 
-fn trusted(roots: &Bytes) -> Option<Type> {
-    let context =
-        CertificateValidationContext { trusted_ca: Some(source(roots)?), ..CertificateValidationContext::default() };
+fn trusted(roots: &Bytes, revoked: &Bytes) -> Option<Type> {
+    let context = CertificateValidationContext {
+        trusted_ca: Some(source(roots)?),
+        crl: source(revoked),
+        // Otherwise Envoy refuses every certificate with an issuer on its path that has no list, such as the root.
+        only_verify_leaf_cert_crl: !revoked.is_empty(),
+        ..CertificateValidationContext::default()
+    };
     Some(Type::ValidationContext(context))
 }
 

@@ -44,7 +44,12 @@ impl Authority {
     }
 
     fn material(&self, issued: &Issued) -> TlsMaterial {
-        TlsMaterial { chain: issued.chain.clone().into(), key: issued.key.clone().into(), root: self.0.pem().into() }
+        TlsMaterial {
+            chain: issued.chain.clone().into(),
+            key: issued.key.clone().into(),
+            root: self.0.pem().into(),
+            ..TlsMaterial::default()
+        }
     }
 }
 

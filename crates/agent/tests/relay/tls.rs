@@ -34,7 +34,7 @@ fn issue(authority: &Authority, folder: &Path, name: &str) {
 /// A server that records for each handshake whether a client certificate was presented, or the error.
 async fn server(authority: &Authority, folder: &Path) -> (u16, Arc<Mutex<Vec<String>>>) {
     let roots = tls::roots(tls::certificates(authority.pem().as_bytes()).unwrap()).unwrap();
-    let verifier = tls::optional_client_verifier(roots).unwrap();
+    let verifier = tls::optional_client_verifier(roots, []).unwrap();
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     let chain = tls::certificates(&read("istiod.test.pem")).unwrap();
     let key = tls::private_key(&read("istiod.test-key.pem")).unwrap();

@@ -69,8 +69,9 @@ fn publish(files: &CaFiles, folder: &Path, trust: &Trust) -> Result<(), CaFolder
     let current = trust.now();
     let current = current.as_ref().map(|state| &*state.authority);
     let authority = Arc::new(files.authority(folder, current, now)?);
+    let revoked = files.revocations(folder, &authority)?;
     let place = folder.display().to_string();
-    trust.publish(TrustState { authority, place, is_plugged_in: true, step: Default::default(), since: now });
+    trust.publish(TrustState { authority, revoked, place, is_plugged_in: true, step: Default::default(), since: now });
     Ok(())
 }
 
@@ -157,6 +158,7 @@ impl SelfSigned {
         }
         trust.publish(TrustState {
             authority: state.signer().clone(),
+            revoked: None,
             place: self.store.place(),
             is_plugged_in: false,
             step: state.step(),

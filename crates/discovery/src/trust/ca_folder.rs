@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use trust::authority::{AuthorityError, AuthorityTexts, SigningAuthority};
+use trust::crl::{CrlError, RevocationLists};
 use trust::key::SecretText;
 
 /// cert-manager's layout: signing certificate, key, root.
 const CERT_MANAGER: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 /// Upstream's layout: signing certificate, key, root, chain.
 const ISTIO: [&str; 4] = ["ca-cert.pem", "ca-key.pem", "root-cert.pem", "cert-chain.pem"];
+
+/// Revocation lists of upstream's layout; optional.
+const CRL: &str = "ca-crl.pem";
 
 /// Why the files are not a usable CA.
 #[derive(Debug, Error)]
@@ -23,6 +27,8 @@ pub(crate) enum CaFolderError {
     Authority { folder: PathBuf, reason: AuthorityError },
     #[error("could not use the CA in {}: its root certificates have nothing in common with the current ones; add the new root to the old ones first", .0.display())]
     ForeignRoot(PathBuf),
+    #[error("could not use {}: {reason}", .path.display())]
+    Crl { path: PathBuf, reason: CrlError },
 }
 
 /// The content of the files.
@@ -32,6 +38,8 @@ pub(crate) struct CaFiles {
     key: SecretText,
     roots: String,
     chain: String,
+    /// Empty if there is no file, or if it has no content.
+    crl: String,
 }
 
 impl CaFiles {
@@ -55,7 +63,9 @@ impl CaFiles {
             Some(name) => text(name)?,
             None => format!("{}\n{roots}", certificate.trim_end()),
         };
-        Ok(Some(CaFiles { certificate, key, roots, chain }))
+        let has_crl = names.len() == ISTIO.len() && exists(&CRL);
+        let crl = if has_crl { text(CRL)? } else { String::new() };
+        Ok(Some(CaFiles { certificate, key, roots, chain, crl }))
     }
 
     /// Verifies the CA. Roots may be added to or removed from those of `current`, not exchanged.
@@ -75,5 +85,18 @@ impl CaFiles {
             }
             _ => Ok(read),
         }
+    }
+
+    /// Verifies the revocation lists; `None` if there are none.
+    pub(crate) fn revocations(
+        &self,
+        folder: &Path,
+        authority: &SigningAuthority,
+    ) -> Result<Option<RevocationLists>, CaFolderError> {
+        if self.crl.trim().is_empty() {
+            return Ok(None);
+        }
+        let lists = RevocationLists::from_pem(&self.crl, authority.chain(), authority.roots());
+        lists.map(Some).map_err(|reason| CaFolderError::Crl { path: folder.join(CRL), reason })
     }
 }

@@ -1,4 +1,5 @@
-//! Writes the mesh's roots to a ConfigMap of every namespace, and restores it when it is changed or deleted.
+//! Writes the mesh's roots, and the CA's revocation lists if there are any, to a ConfigMap of every namespace, and restores
+//! it when it is changed or deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,24 +10,55 @@ use sources::kubernetes::access::Access;
 use sources::kubernetes::trust_objects::{NamespaceEvent, TrustObjects};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
+use trust::crl::RevocationLists;
 
-use super::Trust;
 use super::problems::Topic;
+use super::{Trust, TrustState};
 
-const KEY: &str = "root-cert.pem";
 /// Namespaces that get none, as in upstream.
 const EXCLUDED: [&str; 3] = ["kube-public", "kube-node-lease", "local-path-storage"];
 /// Changes are gathered this long: deleting a namespace deletes its ConfigMap first.
 const GATHER: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The ConfigMaps of all namespaces.
-pub(super) struct RootConfigMaps {
-    pub(super) access: Access,
-    pub(super) name: String,
+/// What the ConfigMaps contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MapContent {
+    Roots,
+    RevocationLists,
 }
 
-/// Namespaces and ConfigMaps of the cluster.
+impl MapContent {
+    fn key(self) -> &'static str {
+        match self {
+            MapContent::Roots => "root-cert.pem",
+            MapContent::RevocationLists => "ca-crl.pem",
+        }
+    }
+
+    /// Empty if there is nothing to write.
+    fn value(self, state: &TrustState) -> String {
+        match self {
+            MapContent::Roots => state.authority.roots().to_pem(),
+            MapContent::RevocationLists => state.revoked.as_ref().map(RevocationLists::to_pem).unwrap_or_default(),
+        }
+    }
+
+    fn topic(self) -> Topic {
+        match self {
+            MapContent::Roots => Topic::ConfigMaps,
+            MapContent::RevocationLists => Topic::CrlConfigMaps,
+        }
+    }
+}
+
+/// The ConfigMaps of one name in all namespaces.
+pub(super) struct NamespaceConfigMaps {
+    pub(super) access: Access,
+    pub(super) name: String,
+    pub(super) content: MapContent,
+}
+
 #[derive(Default)]
 struct Known {
     active: BTreeSet<String>,
@@ -46,20 +78,21 @@ impl Known {
 
     /// Namespaces without the current value.
     fn missing(&self, value: &str) -> Vec<String> {
-        let is_wrong = |name: &&String| self.values.get(*name).map(String::as_str) != Some(value);
+        // Without a value only ConfigMaps that have one are wrong.
+        let is_wrong = |name: &&String| self.values.get(*name).map_or("", String::as_str) != value;
         let is_included = |name: &&String| !EXCLUDED.contains(&name.as_str());
         self.active.iter().filter(is_included).filter(is_wrong).cloned().collect()
     }
 }
 
-impl RootConfigMaps {
+impl NamespaceConfigMaps {
     /// Writes the ConfigMaps until cancelled.
     pub(super) async fn run(self, trust: Arc<Trust>, stop: CancellationToken) {
         loop {
             let ended = stop.run_until_cancelled(self.follow(&trust)).await;
             let Some(reason) = ended else { return };
             let message = format!("could not write the ConfigMaps {}: {reason}; retrying", self.name);
-            trust.problems.error(Topic::ConfigMaps, message);
+            trust.problems.error(self.content.topic(), message);
             if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
                 return;
             }
@@ -73,7 +106,7 @@ impl RootConfigMaps {
             Err(error) => return error.to_string(),
         };
         let mut states = trust.subscribe();
-        let mut events = objects.watch_config_maps(&self.name, KEY);
+        let mut events = objects.watch_config_maps(&self.name, self.content.key());
         let mut known = Known::default();
         loop {
             tokio::select! {
@@ -91,15 +124,15 @@ impl RootConfigMaps {
                 }
             }
             let Some(state) = states.borrow_and_update().clone() else { continue };
-            let value = state.authority.roots().to_pem();
+            let value = self.content.value(&state);
             for namespace in known.missing(&value) {
-                if let Err(error) = objects.write_config_map(&namespace, &self.name, KEY, &value).await {
+                if let Err(error) = objects.write_config_map(&namespace, &self.name, self.content.key(), &value).await {
                     return format!("{error} (namespace {namespace})");
                 }
                 debug!(namespace, "wrote root certificates to the namespace's ConfigMap");
                 known.values.insert(namespace, value.clone());
             }
-            trust.problems.solved(Topic::ConfigMaps);
+            trust.problems.solved(self.content.topic());
         }
     }
 }
@@ -132,5 +165,6 @@ mod tests {
         assert_eq!(known.missing("new"), ["a", "c", "kube-system"]);
         known.apply(map("b", None));
         assert_eq!(known.missing("new"), ["a", "b", "c", "kube-system"]);
+        assert_eq!(known.missing(""), ["c"], "without a value only an old one is removed");
     }
 }

@@ -72,6 +72,7 @@ mod tests {
         let root = SigningAuthority::new_root("td", key, Duration::from_secs(1000), 0, &[1; 16]).unwrap();
         trust.publish(TrustState {
             authority: Arc::new(root),
+            revoked: None,
             place: "test".to_owned(),
             is_plugged_in: false,
             step: Default::default(),

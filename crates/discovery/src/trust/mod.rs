@@ -21,6 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use trust::authority::SigningAuthority;
 use trust::certificate::Certificate;
+use trust::crl::RevocationLists;
 use trust::rotation::RotationStep;
 
 pub(crate) use start::{RunningTrust, TrustStart, start};
@@ -32,6 +33,8 @@ use problems::TrustProblems;
 #[derive(Debug)]
 pub(crate) struct TrustState {
     pub(crate) authority: Arc<SigningAuthority>,
+    /// Certificates that the CA has revoked.
+    pub(crate) revoked: Option<RevocationLists>,
     /// Where the CA comes from: a Secret, file or folder.
     pub(crate) place: String,
     pub(crate) is_plugged_in: bool,
@@ -83,6 +86,7 @@ impl Trust {
                 current.authority.certificate() == state.authority.certificate()
                     && current.authority.roots() == state.authority.roots()
                     && current.authority.chain() == state.authority.chain()
+                    && current.revoked == state.revoked
                     && current.step == state.step
             });
             if !is_same {

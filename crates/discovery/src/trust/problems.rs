@@ -18,6 +18,7 @@ pub(crate) enum Topic {
     OwnCertificate,
     OwnLifetime,
     ConfigMaps,
+    CrlConfigMaps,
     TokenKeys,
 }
 

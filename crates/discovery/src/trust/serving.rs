@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::info;
-use trust::authority::{IssueError, SigningAuthority};
+use trust::authority::IssueError;
 
 use trust::certificate::Certificate;
 use trust::issue::SubjectName;
@@ -14,7 +14,7 @@ use trust::key::{KeyFormat, PrivateKey, random_serial};
 use trust::lifetime;
 
 use super::problems::Topic;
-use super::{Trust, unix_now};
+use super::{Trust, TrustState, unix_now};
 use crate::tls::{Certificates, OwnCertificate, TrustDomain};
 
 const RETRY: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ impl ServerCertificate {
             let current = states.borrow_and_update().clone();
             let pause = match current {
                 None => Duration::MAX,
-                Some(state) => match self.renew(&state.authority, &trust, &certificates) {
+                Some(state) => match self.renew(&state, &trust, &certificates) {
                     Ok(pause) => pause,
                     Err(error) => {
                         let message = format!("could not renew the certificate of this server: {error}; retrying");
@@ -52,18 +52,15 @@ impl ServerCertificate {
     }
 
     /// Issues a certificate and returns when to renew it.
-    fn renew(
-        &self,
-        authority: &SigningAuthority,
-        trust: &Trust,
-        certificates: &Certificates,
-    ) -> Result<Duration, RenewError> {
+    fn renew(&self, state: &TrustState, trust: &Trust, certificates: &Certificates) -> Result<Duration, RenewError> {
+        let authority = &state.authority;
         let now = unix_now();
         let (issued, key) = authority.issue_with_key(&self.names, self.lifetime, now, random_serial()?)?;
         let own = OwnCertificate {
             chain: der_chain(&issued.certificate, authority.chain()),
             key: pem_der(&key)?,
             roots: authority.roots().roots().iter().map(|root| root.der().to_vec()).collect(),
+            revoked: state.revoked.as_ref().map(|revoked| revoked.lists().to_vec()).unwrap_or_default(),
             trust_domain: Arc::clone(&self.trust_domain),
         };
         certificates.publish(own)?;

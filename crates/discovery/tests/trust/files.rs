@@ -4,10 +4,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
+    KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 use testkit::ca_client::CaClient;
 use testkit::process::Process;
 use testkit::wait;
+use trust::certificate::Certificate;
 
 use crate::fixture::{BINARY, FRONT, Mesh};
 
@@ -26,11 +30,8 @@ impl Ca {
 
     /// Certificate and key of a new intermediate.
     fn intermediate(&self) -> (String, String) {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.distinguished_name.push(DnType::CommonName, "intermediate");
         let key = KeyPair::generate().unwrap();
-        (params.signed_by(&key, &self.root).unwrap().pem(), key.serialize_pem())
+        (intermediate_params().signed_by(&key, &self.root).unwrap().pem(), key.serialize_pem())
     }
 
     /// Writes upstream's four files.
@@ -47,6 +48,13 @@ impl Ca {
         }
         certificate
     }
+}
+
+fn intermediate_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.distinguished_name.push(DnType::CommonName, "intermediate");
+    params
 }
 
 /// The chain that a caller gets.
@@ -107,6 +115,62 @@ async fn a_root_is_replaced_in_three_steps_and_clients_follow() {
     let fourth = new.write(&cacerts, &new.root.pem());
     until_signed_by(&mesh, &new.root.pem(), &fourth).await;
     CaClient::new(mesh.secure, &new.root.pem(), Some(&own), None).certificate(FRONT, 0).await.unwrap();
+}
+
+/// A revocation list with these serial numbers, in hexadecimal digits, signed with a key in the name of the intermediate.
+fn revoked(key: &str, serials: &[&str]) -> String {
+    let issuer = rcgen::Issuer::new(intermediate_params(), KeyPair::from_pem(key).unwrap());
+    let byte = |hex: &str| u8::from_str_radix(hex, 16).unwrap();
+    let bytes = |hex: &str| (0..hex.len()).step_by(2).map(|at| byte(&hex[at..at + 2])).collect::<Vec<u8>>();
+    let entry = |serial: &&str| RevokedCertParams {
+        serial_number: SerialNumber::from(bytes(serial)),
+        revocation_time: date_time_ymd(2024, 1, 2),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let params = CertificateRevocationListParams {
+        this_update: date_time_ymd(2024, 1, 1),
+        next_update: date_time_ymd(2044, 1, 1),
+        crl_number: SerialNumber::from(1_u64),
+        issuing_distribution_point: None,
+        revoked_certs: serials.iter().map(entry).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    params.signed_by(&issuer).unwrap().pem().unwrap()
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_opens_no_connection() {
+    let ca = Ca::new();
+    let folder = tempfile::tempdir().unwrap();
+    let cacerts = folder.path().join("cacerts");
+    let first = ca.write(&cacerts, &ca.root.pem());
+    let (mesh, root) = (Mesh::start_in(folder, &[]).await, ca.root.pem());
+    until_signed_by(&mesh, &root, &first).await;
+    let client = CaClient::new(mesh.secure, &root, None, Some(&mesh.token("front")));
+    let (stolen, reply) = client.certificate(FRONT, 0).await.unwrap();
+    let (good, _) = client.certificate(FRONT, 0).await.unwrap();
+    let by = |own| CaClient::new(mesh.secure, &root, Some(own), None);
+    by(&stolen).certificate(FRONT, 0).await.unwrap();
+    let serial = &Certificate::all_from_pem(&reply[0]).unwrap()[0].serial;
+    let key = fs::read_to_string(cacerts.join("ca-key.pem")).unwrap();
+    fs::write(cacerts.join("ca-crl.pem"), revoked(&key, &[serial])).unwrap();
+    wait::until("a refused certificate", async || match by(&stolen).certificate(FRONT, 0).await {
+        Err((-1, _)) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    by(&good).certificate(FRONT, 0).await.unwrap();
+    // A list that another key signed is reported, and the last good one stays in use.
+    let foreign = KeyPair::generate().unwrap().serialize_pem();
+    fs::write(cacerts.join("ca-crl.pem"), revoked(&foreign, &[])).unwrap();
+    wait::until("a problem", async || {
+        let problems = mesh.page("/debug/problems").await;
+        if problems.contains("ca-crl.pem: revocation list 1 is not signed") { Ok(()) } else { Err(problems) }
+    })
+    .await;
+    assert_eq!(by(&stolen).certificate(FRONT, 0).await.unwrap_err().0, -1);
+    by(&good).certificate(FRONT, 0).await.unwrap();
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ pub(super) fn trustz(pages: &Pages, query: &PageQuery) -> PageResponse {
             "rotationStep": state.step.name(),
             "since": seconds(state.since),
             "signing": shown(state.authority.certificate()),
+            "revocationLists": state.revoked.as_ref().map_or(0, |revoked| revoked.lists().len()),
             "roots": state.authority.roots().roots().iter().map(shown).collect::<Vec<_>>(),
         })
     });
