@@ -1,0 +1,319 @@
+//! Storage in one file, with redb. One thread writes: all waiting writes go into one transaction, which is synced to the
+//! disk before any of them is answered. Next to the objects the file has the replaced versions of the last revisions, so
+//! watches and reads of old versions survive a restart.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{error, info, warn};
+
+use super::cache::{HistoryLimits, Objects, WatchCache};
+use super::{BoxFuture, ObjectKey, Revision, Storage, StoreError, StoreEvent, StoredObject, Write, WriteResult};
+
+/// Revision and text by key.
+const OBJECTS: TableDefinition<'_, &str, (u64, &str)> = TableDefinition::new("objects");
+/// By revision: the key that was written, and the replaced revision (0 for none) and text.
+const HISTORY: TableDefinition<'_, u64, (&str, u64, &str)> = TableDefinition::new("history");
+/// Numbers by name.
+const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+const REVISION: &str = "revision";
+const FORMAT: &str = "format";
+/// The format of the tables above.
+const CURRENT_FORMAT: u64 = 1;
+/// The revision of an empty storage. 0 has a special meaning in requests.
+const FIRST_REVISION: Revision = 1;
+/// Writes that may wait.
+const QUEUE: usize = 1024;
+/// The most writes in one transaction.
+const MAX_BATCH: usize = 256;
+
+/// Why the file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("could not open the configuration storage {}: {cause}", path.display())]
+    File { path: PathBuf, cause: Box<redb::Error> },
+    #[error("could not read the configuration storage {}: format {found} is not known, expected {CURRENT_FORMAT}", path.display())]
+    Format { path: PathBuf, found: u64 },
+    #[error("could not start the thread of the configuration storage: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A storage in one file.
+pub struct EmbeddedStorage {
+    cache: Arc<WatchCache>,
+    /// `None` while it is dropped.
+    writes: Option<mpsc::Sender<PendingWrite>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Drop for EmbeddedStorage {
+    /// Waits until the file is closed.
+    fn drop(&mut self) {
+        self.writes = None;
+        if let Some(writer) = self.writer.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = writer.join();
+        }
+    }
+}
+
+struct PendingWrite {
+    write: Write,
+    reply: oneshot::Sender<WriteResult>,
+}
+
+impl EmbeddedStorage {
+    /// Opens the file, or makes it. No other process may have it open.
+    pub fn open(path: &Path, limits: HistoryLimits) -> Result<EmbeddedStorage, OpenError> {
+        let failed = |cause: redb::Error| OpenError::File { path: path.to_owned(), cause: Box::new(cause) };
+        let database = Database::create(path).map_err(|cause| failed(cause.into()))?;
+        let format = prepare(&database).map_err(failed)?;
+        if format != CURRENT_FORMAT {
+            return Err(OpenError::Format { path: path.to_owned(), found: format });
+        }
+        let cache = Arc::new(load(&database, limits).map_err(failed)?);
+        info!(path = %path.display(), revision = cache.revision(), "configuration storage opened");
+        let (writes, pending) = mpsc::channel(QUEUE);
+        let writer = Writer {
+            path: path.to_owned(),
+            database: Some(database),
+            cache: cache.clone(),
+            oldest_row: FIRST_REVISION,
+        };
+        let name = "config-storage".to_owned();
+        let writer = thread::Builder::new().name(name).spawn(move || writer.run(pending))?;
+        Ok(EmbeddedStorage { cache, writes: Some(writes), writer: Some(writer) })
+    }
+}
+
+impl Storage for EmbeddedStorage {
+    fn write(&self, write: Write) -> BoxFuture<'_, WriteResult> {
+        Box::pin(async move {
+            let key = write.key.clone();
+            let (reply, result) = oneshot::channel();
+            let Some(writes) = &self.writes else { return Err(StoreError::Closed(key)) };
+            if writes.send(PendingWrite { write, reply }).await.is_err() {
+                return Err(StoreError::Closed(key));
+            }
+            result.await.unwrap_or(Err(StoreError::Closed(key)))
+        })
+    }
+
+    fn cache(&self) -> &Arc<WatchCache> {
+        &self.cache
+    }
+}
+
+/// Makes the tables of a new file. Returns the format.
+fn prepare(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_write()?;
+    let format = {
+        transaction.open_table(OBJECTS)?;
+        transaction.open_table(HISTORY)?;
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        let known = numbers.get(FORMAT)?.map(|value| value.value());
+        if known.is_none() {
+            numbers.insert(FORMAT, CURRENT_FORMAT)?;
+            numbers.insert(REVISION, FIRST_REVISION)?;
+        }
+        known.unwrap_or(CURRENT_FORMAT)
+    };
+    transaction.commit()?;
+    Ok(format)
+}
+
+/// Reads everything. The history is read backwards: what a write made is what the next write of the object replaced.
+fn load(database: &Database, limits: HistoryLimits) -> Result<WatchCache, redb::Error> {
+    let transaction = database.begin_read()?;
+    let revision = transaction.open_table(NUMBERS)?.get(REVISION)?.map_or(FIRST_REVISION, |value| value.value());
+    let mut objects = Objects::new();
+    for row in transaction.open_table(OBJECTS)?.iter()? {
+        let (key, value) = row?;
+        let (revision, text) = value.value();
+        match ObjectKey::from_text(key.value()) {
+            Some(key) => _ = objects.insert(key.clone(), Arc::new(StoredObject { key, revision, text: text.into() })),
+            None => warn!(key = key.value(), "ignoring a row of the configuration storage: its key is malformed"),
+        }
+    }
+    let mut then = objects.clone();
+    let mut history = Vec::new();
+    for row in transaction.open_table(HISTORY)?.iter()?.rev() {
+        let (at, value) = row?;
+        let (key, replaced, text) = value.value();
+        let Some(key) = ObjectKey::from_text(key) else { break };
+        let before =
+            (replaced != 0).then(|| Arc::new(StoredObject { key: key.clone(), revision: replaced, text: text.into() }));
+        let after = match before.clone() {
+            Some(before) => then.insert(key, before),
+            None => then.remove(&key),
+        };
+        history.push(StoreEvent { revision: at.value(), before, after });
+        if history.len() == limits.events {
+            break;
+        }
+    }
+    history.reverse();
+    Ok(WatchCache::new(objects, revision, history, limits))
+}
+
+/// The thread that writes.
+struct Writer {
+    path: PathBuf,
+    /// `None` after a failure, until the file can be opened again.
+    database: Option<Database>,
+    cache: Arc<WatchCache>,
+    /// Rows of the history before this revision are deleted.
+    oldest_row: Revision,
+}
+
+/// A write of a transaction that is not committed yet.
+struct DoneWrite {
+    reply: oneshot::Sender<WriteResult>,
+    event: StoreEvent,
+}
+
+impl Writer {
+    fn run(mut self, mut pending: mpsc::Receiver<PendingWrite>) {
+        while let Some(first) = pending.blocking_recv() {
+            let mut batch = vec![first];
+            while batch.len() < MAX_BATCH
+                && let Ok(next) = pending.try_recv()
+            {
+                batch.push(next);
+            }
+            self.commit(batch);
+        }
+    }
+
+    /// Does all writes in one transaction. If it fails, none is done.
+    fn commit(&mut self, batch: Vec<PendingWrite>) {
+        let mut done = Vec::new();
+        let result = self.transact(batch, &mut done);
+        match result {
+            Ok(()) => {
+                let events: Vec<StoreEvent> = done.iter().map(|write| write.event.clone()).collect();
+                self.oldest_row = self.cache.record(events) + 1;
+                for DoneWrite { reply, event } in done {
+                    // A client that is gone does not need the answer.
+                    let _ = reply.send(Ok(event.revision));
+                }
+            }
+            Err(cause) => {
+                error!(path = %self.path.display(), error = %cause, "could not write to the configuration storage");
+                // redb refuses writes after a failed one until the file is opened again.
+                self.database = None;
+                for DoneWrite { reply, event } in done {
+                    let key = event.key().cloned().unwrap_or_else(|| ObjectKey::new("", "", ""));
+                    let _ = reply.send(Err(StoreError::Failed { key, cause: cause.to_string() }));
+                }
+            }
+        }
+    }
+
+    /// Writes a batch. `done` has the writes that are answered with the result of the transaction.
+    fn transact(&mut self, batch: Vec<PendingWrite>, done: &mut Vec<DoneWrite>) -> Result<(), redb::Error> {
+        let mut revision = self.cache.revision();
+        let prepared = self.begin();
+        let (transaction, failure) = match prepared {
+            Ok(transaction) => (Some(transaction), None),
+            Err(cause) => (None, Some(cause)),
+        };
+        let Some(transaction) = transaction else {
+            done.extend(
+                batch
+                    .into_iter()
+                    .map(|PendingWrite { write, reply }| DoneWrite { reply, event: planned(&write, revision, None) }),
+            );
+            return failure.map_or(Ok(()), Err);
+        };
+        let mut failure = None;
+        for PendingWrite { write, reply } in batch {
+            let event = match failure {
+                Some(_) => Ok(planned(&write, revision, None)),
+                None => match put(&transaction, &write, revision + 1) {
+                    Ok(checked) => checked,
+                    Err(cause) => {
+                        failure = Some(cause);
+                        Ok(planned(&write, revision, None))
+                    }
+                },
+            };
+            match event {
+                Ok(event) => {
+                    revision = event.revision;
+                    done.push(DoneWrite { reply, event });
+                }
+                Err(conflict) => _ = reply.send(Err(conflict)),
+            }
+        }
+        if let Some(cause) = failure {
+            return Err(cause);
+        }
+        finish(&transaction, revision, self.oldest_row)?;
+        Ok(transaction.commit()?)
+    }
+
+    fn begin(&mut self) -> Result<WriteTransaction, redb::Error> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => Database::create(&self.path)?,
+        };
+        let transaction = database.begin_write();
+        self.database = Some(database);
+        Ok(transaction?)
+    }
+}
+
+/// The event of a write.
+fn planned(write: &Write, revision: Revision, before: Option<Arc<StoredObject>>) -> StoreEvent {
+    let after = write.text.clone().map(|text| Arc::new(StoredObject { key: write.key.clone(), revision, text }));
+    let before = before.or_else(|| {
+        let gone = StoredObject { key: write.key.clone(), revision, text: "".into() };
+        after.is_none().then(|| Arc::new(gone))
+    });
+    StoreEvent { revision, before, after }
+}
+
+/// Does one write in the transaction, if its condition holds.
+fn put(
+    transaction: &WriteTransaction,
+    write: &Write,
+    revision: Revision,
+) -> Result<Result<StoreEvent, StoreError>, redb::Error> {
+    let mut objects = transaction.open_table(OBJECTS)?;
+    let text = write.key.to_text();
+    let before = stored(&objects, &write.key, &text)?;
+    let found = before.as_ref().map(|object| object.revision);
+    if found != write.expected || (found.is_none() && write.text.is_none()) {
+        return Ok(Err(StoreError::Conflict { key: write.key.clone(), found }));
+    }
+    match &write.text {
+        Some(body) => _ = objects.insert(&*text, (revision, &**body))?,
+        None => _ = objects.remove(&*text)?,
+    }
+    let replaced = before.as_ref().map_or((0, ""), |object| (object.revision, &*object.text));
+    transaction.open_table(HISTORY)?.insert(revision, (&*text, replaced.0, replaced.1))?;
+    Ok(Ok(planned(write, revision, before.map(Arc::new))))
+}
+
+fn stored(
+    objects: &Table<'_, &str, (u64, &str)>,
+    key: &ObjectKey,
+    text: &str,
+) -> Result<Option<StoredObject>, redb::Error> {
+    let row = objects.get(text)?;
+    Ok(row.map(|value| {
+        let (revision, text) = value.value();
+        StoredObject { key: key.clone(), revision, text: text.into() }
+    }))
+}
+
+/// Stores the revision and drops the part of the history that the cache dropped.
+fn finish(transaction: &WriteTransaction, revision: Revision, oldest_row: Revision) -> Result<(), redb::Error> {
+    transaction.open_table(NUMBERS)?.insert(REVISION, revision)?;
+    transaction.open_table(HISTORY)?.retain_in(..oldest_row, |_, _| false)?;
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! The embedded storage: restarts, two processes, damaged files, and kill -9 under write load. `CONFIG_STORAGE_ROUNDS`
+//! sets the number of kills.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use configapi::store::cache::HistoryLimits;
+use configapi::store::embedded::EmbeddedStorage;
+use configapi::store::{ObjectKey, Storage, StoreError, Write};
+
+/// Where the writing process keeps its file.
+const FILE: &str = "CONFIG_STORAGE_FILE";
+/// Clients that write at once.
+const WRITERS: usize = 16;
+
+fn open(path: &Path) -> EmbeddedStorage {
+    EmbeddedStorage::open(path, HistoryLimits::default()).expect("a storage")
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("configmaps", "shop", name)
+}
+
+fn put(name: &str, expected: Option<u64>, number: u64) -> Write {
+    let text = format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"data\":{{\"number\":\"{number}\"}}}}");
+    Write { key: key(name), expected, text: Some(text.into()) }
+}
+
+fn number(text: &str) -> u64 {
+    let value: serde_json::Value = serde_json::from_str(text).expect("whole objects");
+    value["data"]["number"].as_str().and_then(|text| text.parse().ok()).expect("a number")
+}
+
+#[tokio::test]
+async fn objects_and_history_survive_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.redb");
+    let (first, second) = {
+        let storage = open(&path);
+        let first = storage.write(put("a", None, 1)).await.expect("a write");
+        let second = storage.write(put("a", Some(first), 2)).await.expect("a write");
+        storage.write(put("b", None, 1)).await.expect("a write");
+        storage.write(Write { key: key("b"), expected: Some(second + 1), text: None }).await.expect("a delete");
+        (first, second)
+    };
+    let storage = open(&path);
+    assert_eq!(storage.cache().revision(), second + 2);
+    assert_eq!(storage.cache().get(&key("a")).map(|stored| stored.revision), Some(second));
+    assert_eq!(storage.cache().get(&key("b")), None);
+    let then = storage.cache().at(first).expect("in the history");
+    assert_eq!(then.get(&key("a")).map(|stored| number(&stored.text)), Some(1));
+    let (events, _) = storage.cache().events_after(first).expect("in the history");
+    let shown: Vec<(u64, bool, bool)> =
+        events.iter().map(|event| (event.revision, event.before.is_some(), event.after.is_some())).collect();
+    assert_eq!(shown, [(second, true, true), (second + 1, false, true), (second + 2, true, false)]);
+}
+
+#[tokio::test]
+async fn a_write_with_a_wrong_revision_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let storage = open(&folder.path().join("config.redb"));
+    let revision = storage.write(put("a", None, 1)).await.expect("a write");
+    for expected in [None, Some(revision + 1)] {
+        let refused = storage.write(put("a", expected, 2)).await;
+        assert_eq!(refused, Err(StoreError::Conflict { key: key("a"), found: Some(revision) }));
+    }
+    let absent = storage.write(Write { key: key("x"), expected: None, text: None }).await;
+    assert_eq!(absent, Err(StoreError::Conflict { key: key("x"), found: None }));
+    assert_eq!(storage.cache().revision(), revision);
+}
+
+#[tokio::test]
+async fn the_history_is_bounded_in_memory_and_on_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.redb");
+    let limits = HistoryLimits { events: 10, bytes: 1 << 20 };
+    let last = {
+        let storage = EmbeddedStorage::open(&path, limits).expect("a storage");
+        let mut revision = None;
+        for number in 0..50 {
+            revision = Some(storage.write(put("a", revision, number)).await.expect("a write"));
+        }
+        revision.expect("writes")
+    };
+    let storage = open(&path);
+    assert!(storage.cache().at(last - 9).is_ok());
+    assert!(storage.cache().at(last - 20).is_err(), "trimmed on disk too");
+}
+
+#[test]
+fn a_second_process_and_a_damaged_file_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.redb");
+    let _first = open(&path);
+    let second = EmbeddedStorage::open(&path, HistoryLimits::default()).err().expect("refused").to_string();
+    assert!(second.contains("could not open the configuration storage") && second.contains("config.redb"), "{second}");
+    let damaged = folder.path().join("damaged.redb");
+    std::fs::write(&damaged, vec![7u8; 64 * 1024]).expect("a file");
+    let error = EmbeddedStorage::open(&damaged, HistoryLimits::default()).err().expect("refused").to_string();
+    assert!(error.contains("damaged.redb"), "{error}");
+}
+
+/// Writes until killed, and prints every acknowledged write. Started by the test below.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs in a process of its own"]
+async fn writing_process() {
+    let Ok(path) = std::env::var(FILE) else { return };
+    let storage = Arc::new(open(Path::new(&path)));
+    let writers = (0..WRITERS).map(|writer| tokio::spawn(write_forever(storage.clone(), format!("object-{writer}"))));
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.expect("a writer");
+    }
+}
+
+async fn write_forever(storage: Arc<EmbeddedStorage>, name: String) {
+    let stored = storage.cache().get(&key(&name));
+    let mut next = stored.as_ref().map_or(0, |stored| number(&stored.text) + 1);
+    let mut expected = stored.map(|stored| stored.revision);
+    loop {
+        let revision = storage.write(put(&name, expected, next)).await.expect("a write");
+        // One call, so that a line is never cut.
+        let line = format!("ack {name} {next} {revision}\n");
+        std::io::stdout().lock().write_all(line.as_bytes()).expect("the pipe");
+        (expected, next) = (Some(revision), next + 1);
+    }
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_by_kill_9() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.redb");
+    let rounds = std::env::var("CONFIG_STORAGE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
+    let (mut total, mut busy, mut slowest) = (0, Duration::ZERO, Duration::ZERO);
+    for round in 0..rounds {
+        let start = Instant::now();
+        let (acknowledged, highest, count) = killed_round(&path, round);
+        busy += start.elapsed();
+        total += count;
+        let start = Instant::now();
+        let storage = open(&path);
+        slowest = slowest.max(start.elapsed());
+        assert!(storage.cache().revision() >= highest, "round {round}: the storage went back");
+        for (name, written) in &acknowledged {
+            let stored = storage.cache().get(&key(name)).unwrap_or_else(|| panic!("round {round}: {name} is lost"));
+            let found = number(&stored.text);
+            // The write after the last acknowledged one may have been done.
+            assert!((*written..=written + 1).contains(&found), "round {round}: {name} is {found}, expected {written}");
+        }
+    }
+    println!("{rounds} kills, {total} acknowledged writes in {busy:?}, slowest open {slowest:?}");
+    assert!(total > 0);
+}
+
+/// Lets a process write for a while and kills it. Returns the last acknowledged number of each object, the highest
+/// revision and the number of acknowledged writes.
+fn killed_round(path: &Path, round: u32) -> (BTreeMap<String, u64>, u64, usize) {
+    let program = std::env::current_exe().expect("this program");
+    let mut child = Command::new(program)
+        .args(["--exact", "writing_process", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(FILE, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the writing process");
+    let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let (mut acknowledged, mut highest, mut count) = (BTreeMap::new(), 0, 0);
+    // A different number of writes in each round.
+    let enough = 50 + usize::try_from(round).unwrap_or_default() * 37 % 400;
+    for line in lines.map_while(Result::ok) {
+        // The test program prints a line of its own before the first.
+        let Some(at) = line.find("ack ") else { continue };
+        let words: Vec<&str> = line[at..].split(' ').collect();
+        let [_, name, written, revision] = words[..] else { continue };
+        let (Ok(written), Ok(revision)) = (written.parse(), revision.parse::<u64>()) else { continue };
+        acknowledged.insert(name.to_owned(), written);
+        highest = highest.max(revision);
+        count += 1;
+        if count == enough {
+            child.kill().expect("kill -9");
+        }
+    }
+    child.wait().expect("the writing process");
+    (acknowledged, highest, count)
+}
