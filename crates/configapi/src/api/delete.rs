@@ -1,0 +1,208 @@
+//! Deletes of objects, collections and namespaces. An object with finalizers is marked and goes when the last one is
+//! removed; a namespace goes with its last object.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::output::object_response;
+use super::{Api, ApiResponse, ObjectRequest};
+use crate::error::ApiError;
+use crate::object::{self, meta, set_meta};
+use crate::resource::{ResourceInfo, ResourceTable};
+use crate::selector::{FieldSelector, LabelSelector};
+use crate::store::{ObjectKey, Revision, StoreError, StoredObject, Write};
+use crate::watch::ObjectFilter;
+
+const MAX_TRIES: usize = 10;
+
+/// The body of a delete.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct DeleteOptions {
+    preconditions: Preconditions,
+    dry_run: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Preconditions {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+/// What became of an object.
+enum Deleted {
+    Gone(Value),
+    /// It waits for its finalizers.
+    Marked(Value),
+}
+
+impl Api {
+    pub(super) async fn delete(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
+        let options = options(asked)?;
+        if asked.resource.id == "namespaces" && asked.name == "default" {
+            let message = "namespaces \"default\" is forbidden: this namespace may not be deleted";
+            return Err(ApiError::forbidden(asked.resource, &asked.name, message));
+        }
+        let is_dry_run = asked.query.is_dry_run || options.dry_run.iter().any(|mode| mode == "All");
+        if asked.resource.id == "namespaces" && !is_dry_run && self.storage.cache().get(&asked.key()).is_some() {
+            self.empty_namespace(&asked.name).await?;
+        }
+        match self.remove(asked.resource, &asked.version, &asked.key(), &options.preconditions, is_dry_run).await? {
+            Deleted::Marked(object) => Ok(object_response(200, &object, asked, Vec::new())),
+            Deleted::Gone(object) => {
+                let mut details =
+                    json!({"name": asked.name, "kind": asked.resource.plural, "uid": meta(&object, "uid")});
+                if !asked.resource.group.is_empty() {
+                    details["group"] = asked.resource.group.clone().into();
+                }
+                Ok(ApiResponse::json(200, &success(&details)))
+            }
+        }
+    }
+
+    pub(super) async fn delete_collection(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
+        if asked.resource.is_namespaced && asked.namespace.is_empty() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let options = options(asked)?;
+        let is_dry_run = asked.query.is_dry_run || options.dry_run.iter().any(|mode| mode == "All");
+        let filter = ObjectFilter {
+            resource: asked.resource,
+            namespace: asked.namespace.clone(),
+            labels: LabelSelector::parse(&asked.query.label_selector)?,
+            fields: FieldSelector::parse(&asked.query.field_selector, &asked.resource.selectable)?,
+        };
+        let (objects, _) = self.storage.cache().current();
+        let keys: Vec<ObjectKey> = filter.select(&objects, None).map(|stored| stored.key.clone()).collect();
+        self.remove_all(asked.resource, &asked.version, &keys, is_dry_run).await?;
+        Ok(ApiResponse::json(200, &success(&json!({"kind": asked.resource.plural}))))
+    }
+
+    /// Deletes objects together, so that they share transactions.
+    async fn remove_all(
+        &self,
+        resource: &'static ResourceInfo,
+        version: &str,
+        keys: &[ObjectKey],
+        is_dry_run: bool,
+    ) -> Result<(), ApiError> {
+        let none = Preconditions::default();
+        let removals = keys.iter().map(|key| self.remove(resource, version, key, &none, is_dry_run));
+        for removed in futures_util::future::join_all(removals).await {
+            match removed {
+                Err(error) if error.code != 404 => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(
+        &self,
+        resource: &'static ResourceInfo,
+        version: &str,
+        key: &ObjectKey,
+        preconditions: &Preconditions,
+        is_dry_run: bool,
+    ) -> Result<Deleted, ApiError> {
+        for _ in 0..MAX_TRIES {
+            let stored = self.storage.cache().get(key).ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            let mut object = object::value(&stored, resource, version);
+            preconditions.check(&object, stored.revision, resource, &key.name)?;
+            let waits = self.waits_for_others(&object, &stored);
+            if waits && !meta(&object, "deletionTimestamp").is_empty() {
+                return Ok(Deleted::Marked(object));
+            }
+            if waits {
+                set_meta(&mut object, "deletionTimestamp", Some(object::now().into()));
+                set_meta(&mut object, "deletionGracePeriodSeconds", Some(json!(0)));
+                if resource.id == "namespaces" {
+                    object["status"]["phase"] = "Terminating".into();
+                }
+            }
+            if is_dry_run {
+                return Ok(if waits { Deleted::Marked(object) } else { Deleted::Gone(object) });
+            }
+            let text = waits.then(|| object::text(&object));
+            match self.storage.write(Write { key: key.clone(), expected: Some(stored.revision), text }).await {
+                Ok(revision) if waits => {
+                    set_meta(&mut object, "resourceVersion", Some(revision.to_string().into()));
+                    return Ok(Deleted::Marked(object));
+                }
+                Ok(_) => {
+                    Box::pin(self.finish_namespace(&key.namespace)).await;
+                    return Ok(Deleted::Gone(object));
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(ApiError::of_storage(&error)),
+            }
+        }
+        Err(ApiError::modified(resource, &key.name))
+    }
+
+    /// Whether a deleted object must stay: it has finalizers, or it is a namespace with objects.
+    fn waits_for_others(&self, object: &Value, stored: &Arc<StoredObject>) -> bool {
+        let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+        finalizers.is_some_and(|list| !list.is_empty())
+            || (*stored.key.resource == *"namespaces" && !self.objects_in(&stored.key.name).is_empty())
+    }
+
+    fn objects_in(&self, namespace: &str) -> Vec<ObjectKey> {
+        let (objects, _) = self.storage.cache().current();
+        objects.keys().filter(|key| *key.namespace == *namespace).cloned().collect()
+    }
+
+    /// Deletes the objects of a namespace.
+    async fn empty_namespace(&self, namespace: &str) -> Result<(), ApiError> {
+        for resource in ResourceTable::get().all() {
+            let keys = self.objects_in(namespace).into_iter().filter(|key| *key.resource == *resource.id);
+            let keys: Vec<ObjectKey> = keys.collect();
+            Box::pin(self.remove_all(resource, resource.preferred_version(), &keys, false)).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a namespace that waits for its last object, if that is gone.
+    pub(super) async fn finish_namespace(&self, namespace: &str) {
+        let key = ObjectKey::new("namespaces", "", namespace);
+        let Some(stored) = self.storage.cache().get(&key).filter(|_| !namespace.is_empty()) else { return };
+        let is_deleted = object::stored_metadata(&stored).get("deletionTimestamp").is_some();
+        if is_deleted && self.objects_in(namespace).is_empty() {
+            // If another client changed it meanwhile, the next delete in it tries again.
+            let _ = self.storage.write(Write { key, expected: Some(stored.revision), text: None }).await;
+        }
+    }
+}
+
+impl Preconditions {
+    fn check(&self, object: &Value, revision: Revision, resource: &ResourceInfo, name: &str) -> Result<(), ApiError> {
+        let found = meta(object, "uid");
+        if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != found) {
+            let cause = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
+            return Err(ApiError::conflict(resource, name, &cause));
+        }
+        let found = revision.to_string();
+        if let Some(version) = self.resource_version.as_deref().filter(|version| *version != found) {
+            let cause = format!(
+                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
+            );
+            return Err(ApiError::conflict(resource, name, &cause));
+        }
+        Ok(())
+    }
+}
+
+fn options(asked: &ObjectRequest<'_>) -> Result<DeleteOptions, ApiError> {
+    if asked.request.body.is_empty() {
+        return Ok(DeleteOptions::default());
+    }
+    serde_json::from_slice(&asked.request.body)
+        .map_err(|error| ApiError::bad_request(format!("could not decode DeleteOptions: {error}")))
+}
+
+fn success(details: &Value) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
