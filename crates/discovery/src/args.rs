@@ -11,6 +11,7 @@ use cli::flags;
 use sources::registry::flags::{FlagKind, RegistryFlag};
 use sources::registry::table;
 
+use crate::config_api::{ConfigApiFlags, KubeconfigFlags};
 use crate::flags::WITHOUT_EFFECT;
 
 /// The control plane of the mesh: serves Envoys over xDS.
@@ -27,10 +28,20 @@ pub enum DiscoveryCommand {
     Discovery(Box<DiscoveryFlags>),
     /// Print the CustomResourceDefinitions of Istio's kinds
     Crds,
+    /// Work with the configuration API
+    #[command(subcommand)]
+    ConfigApi(ConfigApiCommand),
     /// Make an HTTP request to a running discovery service's debug port
     Request(RequestFlags),
     /// Print the version
     Version(Version),
+}
+
+/// Commands of `pilot-discovery config-api`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigApiCommand {
+    /// Print a kubeconfig for kubectl and other clients of the configuration API
+    Kubeconfig(KubeconfigFlags),
 }
 
 /// Flags of `pilot-discovery discovery`.
@@ -117,6 +128,9 @@ pub struct DiscoveryFlags {
     /// Further names of this instance's cluster in tokens of clients, separated by commas
     #[arg(long = "clusterAliases", value_delimiter = ',', value_parser = cluster_alias)]
     pub cluster_aliases: Vec<String>,
+
+    #[command(flatten)]
+    pub config_api: ConfigApiFlags,
 
     #[command(flatten)]
     pub kubernetes: KubernetesFlags,

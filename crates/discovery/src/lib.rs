@@ -5,6 +5,7 @@
 
 pub mod args;
 mod client_runtime;
+pub mod config_api;
 mod connections;
 pub mod environment;
 pub mod file_descriptors;

@@ -47,6 +47,8 @@ const PAGE_BUFFER: usize = 128 * 1024;
 /// HTTP/2 flow-control windows for data that is not read yet: of one stream, and of a connection.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
+/// Ping interval and timeout of connections to the configuration API.
+const API_PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -76,6 +78,8 @@ pub(crate) enum PortProtocol {
     Grpc,
     /// HTTP/1.1, or HTTP/2 by prior knowledge.
     Pages,
+    /// Like `Pages`, with watches that last as long as their clients want.
+    ConfigApi,
 }
 
 impl ConnectionOptions {
@@ -83,9 +87,14 @@ impl ConnectionOptions {
         ConnectionOptions { protocol: PortProtocol::Pages, ping: None, age: None, connections }
     }
 
+    pub(crate) fn config_api(connections: Arc<Connections>) -> ConnectionOptions {
+        ConnectionOptions { protocol: PortProtocol::ConfigApi, ping: Some(API_PING), age: None, connections }
+    }
+
     fn deadlines(&self) -> Deadlines {
         match self.protocol {
             PortProtocol::Grpc => Deadlines { first_request: HANDSHAKE_TIMEOUT, idle: IDLE_GRPC, busy: None },
+            PortProtocol::ConfigApi => Deadlines { first_request: HANDSHAKE_TIMEOUT, idle: IDLE_GRPC, busy: None },
             PortProtocol::Pages => Deadlines { first_request: HANDSHAKE_TIMEOUT, idle: IDLE, busy: Some(PAGE_TIMEOUT) },
         }
     }
@@ -300,7 +309,11 @@ fn builder(options: &ConnectionOptions) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT);
     let mut http2 = builder.http2();
-    let streams = if options.protocol == PortProtocol::Grpc { MAX_STREAMS } else { MAX_PAGES };
+    let streams = match options.protocol {
+        PortProtocol::Grpc => MAX_STREAMS,
+        PortProtocol::Pages => MAX_PAGES,
+        PortProtocol::ConfigApi => MAX_API_STREAMS,
+    };
     http2.timer(TokioTimer::new()).max_concurrent_streams(streams);
     http2.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     if let Some((interval, patience)) = options.ping {
@@ -308,7 +321,7 @@ fn builder(options: &ConnectionOptions) -> auto::Builder<TokioExecutor> {
     }
     match options.protocol {
         PortProtocol::Grpc => builder.http2_only(),
-        PortProtocol::Pages => builder,
+        PortProtocol::Pages | PortProtocol::ConfigApi => builder,
     }
 }
 
@@ -317,6 +330,9 @@ const MAX_STREAMS: u32 = 100_000;
 
 /// Concurrent requests for pages on one HTTP/2 connection.
 const MAX_PAGES: u32 = 8;
+
+/// Concurrent requests and watches on one connection of the configuration API: an informer watches each kind.
+const MAX_API_STREAMS: u32 = 250;
 
 /// Adds up to 10 % jitter in both directions, so that clients do not reconnect at the same time.
 fn jittered(age: Duration) -> Duration {

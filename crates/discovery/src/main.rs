@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use cli::args::print_usage_error;
 use cli::log;
 use cli::scopes::Scopes;
-use discovery::args::{Cli, DiscoveryCommand, DiscoveryFlags};
+use discovery::args::{Cli, ConfigApiCommand, DiscoveryCommand, DiscoveryFlags};
+use discovery::config_api;
 use discovery::{file_descriptors, request, startup};
 use tracing::error;
 
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
     let done = match cli.command {
         DiscoveryCommand::Discovery(args) => discovery(&args),
         DiscoveryCommand::Crds => print(&definitions()),
+        DiscoveryCommand::ConfigApi(ConfigApiCommand::Kubeconfig(flags)) => {
+            config_api::kubeconfig(&flags).and_then(|text| print(text.trim_end()))
+        }
         DiscoveryCommand::Request(request) => send_request(&request),
         DiscoveryCommand::Version(args) => print(&args.text()),
     };

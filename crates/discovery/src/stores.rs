@@ -1,5 +1,5 @@
-//! Config stores: `configSources` of the mesh config, read once at the start, else `--configDir`; plus the servers of
-//! `--mcpServerAddrs`.
+//! Config stores: `configSources` of the mesh config, read once at the start, else `--configDir`; plus the
+//! configuration API and the servers of `--mcpServerAddrs`.
 
 use std::path::PathBuf;
 
@@ -15,6 +15,7 @@ use sources::http::{ClientIdentity, TrustRoots};
 use sources::store::{mcp, xds};
 
 use crate::args::DiscoveryFlags;
+use crate::config_api;
 use crate::environment::Instance;
 
 /// One store of configuration.
@@ -23,6 +24,8 @@ pub(crate) enum ConfigStore {
     Folder(PathBuf),
     Xds(xds::XdsStoreOptions),
     Mcp(mcp::McpOptions),
+    /// The storage of the configuration API. It has a source of its own.
+    ConfigApi,
     /// The API server of the Kubernetes registry. Its source reads configuration together with services.
     Kubernetes,
 }
@@ -35,6 +38,7 @@ impl ConfigStore {
             ConfigStore::Folder(folder) => SourceId(format!("files/{}", folder.display()).into()),
             ConfigStore::Xds(options) => options.id(),
             ConfigStore::Mcp(options) => options.id(),
+            ConfigStore::ConfigApi => SourceId(config_api::ID.into()),
             ConfigStore::Kubernetes => SourceId("Kubernetes".into()),
         }
     }
@@ -52,6 +56,7 @@ pub(crate) fn read(args: &DiscoveryFlags, instance: &Instance) -> Result<Vec<Con
     if stores.is_empty() {
         stores.extend(args.config_dir.clone().map(ConfigStore::Folder));
     }
+    stores.extend(args.config_api.is_on().then_some(ConfigStore::ConfigApi));
     for address in args.registry_flags.mcp_servers.iter().filter(|address| !address.is_empty()) {
         let options = mcp::McpOptions::parse(address, &node);
         stores.push(ConfigStore::Mcp(options.map_err(|reason| anyhow!("could not use --mcpServerAddrs: {reason}"))?));

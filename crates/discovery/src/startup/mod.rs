@@ -21,6 +21,7 @@ use xds::Budget;
 
 use crate::args::DiscoveryFlags;
 use crate::client_runtime::ClientRuntime;
+use crate::config_api;
 use crate::environment::{Environment, Instance};
 use crate::grpc::{self, ChargedRoutes};
 use crate::http::{AllowedHosts, Pages};
@@ -104,8 +105,9 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     }
     let inputs = StartupInputs::read(args, &instance, environment, api_server)?;
     let stop = StopTokens::default();
+    let config_api = config_api::open(&args.config_api, &instance, &stop.clients).await?;
     let writer = SnapshotWriter::start(inputs.settings.clone(), Arc::default(), stop.sources.clone());
-    let sources = sources::start(args, &instance, environment, &inputs, &writer, &stop.sources)?;
+    let sources = sources::start(args, &instance, environment, &inputs, config_api.as_ref(), &writer, &stop.sources)?;
     let status_writer = inputs.kubernetes_registry().map(|access| {
         kubernetes::start_status_writer(&instance, access, &writer, sources.set.clone(), stop.sources.clone())
     });
@@ -136,7 +138,7 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let ports = if levels.is_some() { ports.with_controlz(args).await } else { ports };
     let addresses = ports.addresses();
     let secure_routes = routes.clone().with_certificates(service);
-    let services = PortServices { routes, secure_routes, pages: &pages, webhooks, certificates, levels };
+    let services = PortServices { routes, secure_routes, pages: &pages, webhooks, certificates, levels, config_api };
     let (keepalive, runtime) = (&args.keepalive, clients.handle());
     let listeners = ports.serve(keepalive, services, &runtime, &stop.clients);
     Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _clients: clients })

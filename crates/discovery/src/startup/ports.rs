@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::args::{DiscoveryFlags, KeepaliveFlags};
+use crate::config_api::{self, ConfigApi, UnixSocket};
 use crate::connections::Connections;
 use crate::file_descriptors::ConnectionLimits;
 use crate::grpc::ChargedRoutes;
@@ -28,6 +29,7 @@ pub struct BoundAddresses {
     pub monitoring: Option<SocketAddr>,
     pub https: Option<SocketAddr>,
     pub controlz: Option<SocketAddr>,
+    pub config_api: Option<SocketAddr>,
 }
 
 /// The bound ports; `None` for a port that is off.
@@ -38,6 +40,8 @@ pub(super) struct BoundPorts {
     monitoring: Option<BoundSocket>,
     https: Option<BoundSocket>,
     controlz: Option<BoundSocket>,
+    config_api: Option<BoundSocket>,
+    config_api_socket: Option<UnixSocket>,
 }
 
 /// The services of all ports.
@@ -50,6 +54,7 @@ pub(super) struct PortServices<'a> {
     pub(super) certificates: Option<Arc<Certificates>>,
     /// Log levels, which ControlZ reads and sets.
     pub(super) levels: Option<LogLevels>,
+    pub(super) config_api: Option<ConfigApi>,
 }
 
 impl BoundPorts {
@@ -67,6 +72,8 @@ impl BoundPorts {
             monitoring: bind("monitoring", &args.monitoring_addr).await?,
             https: bind("https", webhooks).await?,
             controlz: None,
+            config_api: bind("configAPI", args.config_api.tcp_address().unwrap_or_default()).await?,
+            config_api_socket: args.config_api.socket_path().map(UnixSocket::bind).transpose()?,
         })
     }
 
@@ -90,6 +97,7 @@ impl BoundPorts {
             monitoring: address(&self.monitoring),
             https: address(&self.https),
             controlz: address(&self.controlz),
+            config_api: address(&self.config_api),
         }
     }
 
@@ -101,7 +109,7 @@ impl BoundPorts {
         runtime: &Handle,
         stop: &CancellationToken,
     ) -> TaskTracker {
-        let PortServices { routes, secure_routes, pages, webhooks, certificates, levels } = services;
+        let PortServices { routes, secure_routes, pages, webhooks, certificates, levels, config_api } = services;
         let limits = ConnectionLimits::now();
         let ping = Some((keepalive.interval, keepalive.timeout));
         let connections = Connections::of_streams("xds", limits.xds);
@@ -136,8 +144,32 @@ impl BoundPorts {
             let router = http::controlz_router(pages, levels);
             tasks.spawn_on(socket.serve(router, page_options("controlz"), None, stop.clone()), runtime);
         }
+        if let Some(api) = config_api {
+            serve_config_api(api, self.config_api, self.config_api_socket, limits.pages, &tasks, runtime, stop);
+        }
         tasks.close();
         tasks
+    }
+}
+
+/// Serves the configuration API on its port and on its socket.
+fn serve_config_api(
+    api: ConfigApi,
+    port: Option<BoundSocket>,
+    socket: Option<UnixSocket>,
+    limit: usize,
+    tasks: &TaskTracker,
+    runtime: &Handle,
+    stop: &CancellationToken,
+) {
+    if let (Some(port), Some(certificates)) = (port, api.certificates) {
+        tokio::spawn(certificates.clone().watch(stop.clone()));
+        let options = ConnectionOptions::config_api(Connections::of_pages("configAPI", limit));
+        let router = config_api::router(api.service.clone());
+        tasks.spawn_on(port.serve(router, options, Some(certificates), stop.clone()), runtime);
+    }
+    if let Some(socket) = socket {
+        tasks.spawn(socket.serve(api.service, stop.clone()));
     }
 }
 

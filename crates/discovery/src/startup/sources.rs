@@ -8,9 +8,10 @@ use anyhow::{Context, Result};
 use model::change::{Batch, SourceId};
 use model::fetch_requests::FetchRequests;
 use model::names::ClusterId;
-use model::settings::Knobs;
+use model::settings::{Knobs, Settings};
 use sources::fetch::jwks::Jwks;
 use sources::http::AddressPolicy;
+use sources::kubernetes::join::ClusterOptions;
 use sources::mesh;
 use sources::registry::config::{RegistryConfig, RegistryEntry};
 use sources::registry::config_file::RegistryConfigFile;
@@ -24,10 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::inputs::StartupInputs;
 use crate::args::DiscoveryFlags;
+use crate::config_api::{ConfigApi, ConfigApiSource};
 use crate::environment::{Environment, Instance};
 use crate::kubernetes;
-use crate::serve::fetch_requests;
 use crate::serve::snapshot_writer::SnapshotWriter;
+use crate::serve::{fetch_requests, mesh as serve_mesh};
 use crate::stores::ConfigStore;
 
 /// All sources of the server.
@@ -43,6 +45,7 @@ pub(super) fn start(
     instance: &Instance,
     environment: Environment<'_>,
     inputs: &StartupInputs,
+    config_api: Option<&ConfigApi>,
     writer: &SnapshotWriter,
     stop: &CancellationToken,
 ) -> Result<RunningSources> {
@@ -62,8 +65,15 @@ pub(super) fn start(
         }
         false => SourceGroup::default(),
     };
+    let config_api = match config_api {
+        Some(api) => {
+            let settings = settings.ids();
+            spawner.one(config_api_source(instance, api, writer, settings, fetch_requests.clone()))
+        }
+        None => SourceGroup::default(),
+    };
     let flag_registries = flag_registries(&spawner, &inputs.flag_registries, cluster);
-    let first = SourceGroup::merge([settings, stores, kubernetes, flag_registries]);
+    let first = SourceGroup::merge([settings, stores, kubernetes, config_api, flag_registries]);
     let registry_file = match &inputs.registry_file {
         Some((file, config)) => {
             let config = config.clone();
@@ -92,10 +102,25 @@ fn stores(spawner: &Spawner, stores: &[ConfigStore]) -> SourceGroup {
         ConfigStore::Folder(folder) => spawner.one(FileStore::new(&folder).named(store.id(number))),
         ConfigStore::Xds(options) => spawner.one(XdsStore::new(options)),
         ConfigStore::Mcp(options) => spawner.one(McpSink::new(options)),
-        // The Kubernetes source reads configuration and services.
-        ConfigStore::Kubernetes => SourceGroup::default(),
+        // Sources of their own read configuration and services.
+        ConfigStore::Kubernetes | ConfigStore::ConfigApi => SourceGroup::default(),
     };
     SourceGroup::merge(stores.iter().enumerate().map(group))
+}
+
+/// The source of the configuration API. It starts once the sources in `settings` are synced.
+fn config_api_source(
+    instance: &Instance,
+    api: &ConfigApi,
+    writer: &SnapshotWriter,
+    settings: BTreeSet<SourceId>,
+    requests: watch::Receiver<Option<FetchRequests>>,
+) -> ConfigApiSource {
+    let initial = Settings::clone(&writer.now().snapshot.settings);
+    let options = ClusterOptions { system_namespace: instance.namespace().into(), ..ClusterOptions::own(&initial) };
+    let (sender, mesh_settings) = watch::channel(None);
+    tokio::spawn(serve_mesh::follow(writer.clone(), settings, sender));
+    ConfigApiSource::new(api.storage.clone(), options, mesh_settings, requests, initial)
 }
 
 /// Registries that flags describe.

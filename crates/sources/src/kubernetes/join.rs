@@ -417,14 +417,14 @@ impl ClusterState {
     }
 
     /// Keeps the content of only these credentials. Returns those whose content must be fetched.
-    pub(super) fn keep_credentials(&mut self, named: CredentialRefs) -> Vec<CredentialKey> {
+    pub fn keep_credentials(&mut self, named: CredentialRefs) -> Vec<CredentialKey> {
         let diff = self.credentials.keep(named);
         self.dirty.credentials.extend(diff.dropped);
         diff.to_fetch
     }
 
     /// Adds the content of a credential that was fetched.
-    pub(super) fn put_fetched_credential(&mut self, item: &ClusterObject) {
+    pub fn put_fetched_credential(&mut self, item: &ClusterObject) {
         let (kind, object) = match item {
             ClusterObject::Secret(object) => (CredentialKind::Secret, object),
             ClusterObject::ConfigMap(object) => (CredentialKind::ConfigMap, object),

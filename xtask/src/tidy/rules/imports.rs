@@ -17,7 +17,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("cli", &["model"]),
     ("trust", &[]),
     ("configapi", &["model"]),
-    ("discovery", &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject", "configapi"]),
+    (
+        "discovery",
+        &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject", "configapi"],
+    ),
     ("agent", &["api", "cli", "model", "net", "trust", "xds"]),
     ("pilotctl", &["inject", "model", "net", "trust"]),
     ("testkit", &["api", "net", "trust", "xds"]),

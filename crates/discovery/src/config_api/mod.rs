@@ -1,0 +1,94 @@
+//! The configuration API (`crates/configapi`) in this process: its storage, its users, its ports, and the source that
+//! feeds its objects into the mesh.
+
+mod files;
+mod flags;
+mod kubeconfig;
+mod serve;
+mod source;
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use cli::version;
+use configapi::api::{Api, ApiOptions};
+use configapi::http::ApiService;
+use configapi::store::Storage;
+use configapi::store::cache::HistoryLimits;
+use configapi::store::embedded::EmbeddedStorage;
+use configapi::users::{Roles, Tokens};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::TlsFlags;
+use crate::environment::Instance;
+use crate::tls::Certificates;
+use files::ApiFiles;
+pub use flags::{ConfigApiFlags, KubeconfigFlags};
+pub use kubeconfig::kubeconfig;
+pub(crate) use serve::{UnixSocket, router};
+pub(crate) use source::{ConfigApiSource, ID};
+
+/// Prefix of the address of a Unix socket.
+const UNIX: &str = "unix://";
+
+/// The open API.
+pub(crate) struct ConfigApi {
+    pub(crate) service: ApiService,
+    pub(crate) storage: Arc<dyn Storage>,
+    /// Of the TCP port; `None` if there is only a Unix socket.
+    pub(crate) certificates: Option<Arc<Certificates>>,
+}
+
+/// Opens the storage and makes the objects that always exist. `None` if the API is off.
+pub(crate) async fn open(
+    flags: &ConfigApiFlags,
+    instance: &Instance,
+    stop: &CancellationToken,
+) -> Result<Option<ConfigApi>> {
+    if !flags.is_on() {
+        return Ok(None);
+    }
+    if flags.storage.to_str().is_some_and(|path| path.contains("://")) {
+        bail!("could not use --configStorage={}: expected the path of a file", flags.storage.display());
+    }
+    let storage: Arc<dyn Storage> = Arc::new(EmbeddedStorage::open(&flags.storage, HistoryLimits::default())?);
+    let files = ApiFiles::new(flags);
+    let certificates = match flags.tcp_address() {
+        Some(address) => Some(certificates(flags, &files, address)?),
+        None => None,
+    };
+    let options = ApiOptions {
+        validation: flags.validation.into(),
+        roles: roles(flags)?,
+        version: version::line().to_owned(),
+        namespaces: vec![instance.namespace().to_owned()],
+    };
+    let api = Arc::new(Api::new(storage.clone(), options, stop.clone()));
+    api.seed().await?;
+    let tokens = match certificates.is_some() {
+        true => files.tokens()?,
+        false => Tokens::default(),
+    };
+    Ok(Some(ConfigApi { service: ApiService::new(api, tokens), storage, certificates }))
+}
+
+/// Certificates of the TCP port: those of the flags, else of a CA of our own next to the storage.
+fn certificates(flags: &ConfigApiFlags, files: &ApiFiles, address: &str) -> Result<Arc<Certificates>> {
+    let own = flags.cert_file.is_empty() && flags.key_file.is_empty();
+    let tls = match own {
+        true => files.make_certificates(address, &flags.client_ca_file)?,
+        false => TlsFlags {
+            cert_file: flags.cert_file.clone(),
+            key_file: flags.key_file.clone(),
+            ca_file: flags.client_ca_file.clone(),
+        },
+    };
+    let loaded = Certificates::load(&tls).context("could not serve the configuration API")?;
+    loaded.context("could not serve the configuration API without a certificate")
+}
+
+fn roles(flags: &ConfigApiFlags) -> Result<Roles> {
+    let Some(path) = &flags.roles_file else { return Ok(Roles::default()) };
+    let text = std::fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))?;
+    Roles::parse(&text).with_context(|| format!("could not use {}", path.display()))
+}
