@@ -13,6 +13,7 @@ pub mod http;
 mod object;
 mod openapi;
 mod patch;
+mod protobuf;
 mod query;
 pub mod resource;
 mod schema;

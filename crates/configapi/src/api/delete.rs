@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::output::object_response;
-use super::{Api, ApiResponse, ObjectRequest};
+use super::{Api, ApiResponse, ObjectRequest, body};
 use crate::error::ApiError;
 use crate::object::{self, meta, set_meta};
 use crate::resource::{ResourceInfo, ResourceTable};
@@ -21,8 +21,8 @@ const MAX_TRIES: usize = 10;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct DeleteOptions {
-    preconditions: Preconditions,
-    dry_run: Vec<String>,
+    preconditions: Option<Preconditions>,
+    dry_run: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -30,6 +30,12 @@ struct DeleteOptions {
 struct Preconditions {
     uid: Option<String>,
     resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    fn is_dry_run(&self) -> bool {
+        self.dry_run.iter().flatten().any(|mode| mode == "All")
+    }
 }
 
 /// What became of an object.
@@ -42,15 +48,16 @@ enum Deleted {
 impl Api {
     pub(super) async fn delete(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
         let options = options(asked)?;
+        let preconditions = options.preconditions.clone().unwrap_or_default();
         if asked.resource.id == "namespaces" && asked.name == "default" {
             let message = "namespaces \"default\" is forbidden: this namespace may not be deleted";
             return Err(ApiError::forbidden(asked.resource, &asked.name, message));
         }
-        let is_dry_run = asked.query.is_dry_run || options.dry_run.iter().any(|mode| mode == "All");
+        let is_dry_run = asked.query.is_dry_run || options.is_dry_run();
         if asked.resource.id == "namespaces" && !is_dry_run && self.storage.cache().get(&asked.key()).is_some() {
             self.empty_namespace(&asked.name).await?;
         }
-        match self.remove(asked.resource, &asked.version, &asked.key(), &options.preconditions, is_dry_run).await? {
+        match self.remove(asked.resource, &asked.version, &asked.key(), &preconditions, is_dry_run).await? {
             Deleted::Marked(object) => Ok(object_response(200, &object, asked, Vec::new())),
             Deleted::Gone(object) => {
                 let mut details =
@@ -68,7 +75,7 @@ impl Api {
             return Err(ApiError::method_not_allowed());
         }
         let options = options(asked)?;
-        let is_dry_run = asked.query.is_dry_run || options.dry_run.iter().any(|mode| mode == "All");
+        let is_dry_run = asked.query.is_dry_run || options.is_dry_run();
         let filter = ObjectFilter {
             resource: asked.resource,
             namespace: asked.namespace.clone(),
@@ -199,7 +206,7 @@ fn options(asked: &ObjectRequest<'_>) -> Result<DeleteOptions, ApiError> {
     if asked.request.body.is_empty() {
         return Ok(DeleteOptions::default());
     }
-    serde_json::from_slice(&asked.request.body)
+    serde_json::from_value(body::decode(asked.request)?)
         .map_err(|error| ApiError::bad_request(format!("could not decode DeleteOptions: {error}")))
 }
 

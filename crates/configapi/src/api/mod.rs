@@ -1,6 +1,7 @@
 //! Answers requests: `path` finds out what a request is about, `read` gets, lists and watches, `write` creates, updates,
 //! patches and applies, `delete` deletes. `output` renders objects in the form that the client accepts.
 
+mod body;
 mod delete;
 pub(crate) mod output;
 mod path;
@@ -246,8 +247,7 @@ impl Api {
 
     /// `kubectl auth can-i`.
     fn review_access(&self, request: &ApiRequest) -> Result<ApiResponse, ApiError> {
-        let mut review: Value = serde_json::from_slice(&request.body)
-            .map_err(|error| ApiError::bad_request(format!("could not decode the review: {error}")))?;
+        let mut review = body::decode(request)?;
         let text = |key: &str| {
             let pointer = format!("/spec/resourceAttributes/{key}");
             review.pointer(&pointer).and_then(Value::as_str).unwrap_or_default().to_owned()

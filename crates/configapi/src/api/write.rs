@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::body::{self, APPLY_PATCH};
 use super::output::object_response;
 use super::{Api, ApiResponse, ObjectRequest};
 use crate::admission;
@@ -18,7 +19,6 @@ use crate::strategic::strategic_patch;
 /// How often a patch is computed again because the object was changed meanwhile.
 const MAX_TRIES: usize = 10;
 
-const APPLY_PATCH: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
@@ -277,23 +277,15 @@ fn is_finished(object: &Value) -> bool {
 
 /// The object in the body.
 fn body_object(asked: &ObjectRequest<'_>) -> Result<Value, ApiError> {
-    let request = asked.request;
-    let kind = request.content_type.split(';').next().unwrap_or_default().trim();
-    let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(format!("could not decode the object: {error}"));
-    let object: Value = match kind {
-        "" | "application/json" => serde_json::from_slice(&request.body).map_err(|error| bad(&error))?,
-        "application/yaml" | APPLY_PATCH => {
-            let text = std::str::from_utf8(&request.body).map_err(|error| bad(&error))?;
-            // kubectl sends JSON here, which is parsed quicker.
-            match serde_json::from_str(text) {
-                Ok(object) => object,
-                Err(_) => model::config::read_yaml(text).map_err(|error| bad(&error))?,
-            }
-        }
-        other => return Err(ApiError::unsupported_media_type(other, "application/json, application/yaml")),
-    };
+    let mut object = body::decode(asked.request)?;
     if !object.is_object() {
         return Err(ApiError::bad_request("the body of the request is not an object"));
+    }
+    // The path says what an object is that does not say it itself.
+    for (key, value) in [("apiVersion", asked.api_version()), ("kind", asked.resource.kind.clone())] {
+        if object.get(key).is_none_or(|known| known.as_str() == Some("")) {
+            object[key] = value.into();
+        }
     }
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));

@@ -199,6 +199,19 @@ metadata: {name: settings, namespace: pay}
 data: {a: b}
 ";
     server.kubectl(&["create", "-f", "-"], objects).await;
+    // Typed clients send protobuf.
+    server.kubectl(&["create", "namespace", "typed"], "").await;
+    server.kubectl(&["create", "secret", "generic", "key", "-n", "typed", "--from-literal=a=b"], "").await;
+    server.kubectl(&["create", "configmap", "settings", "-n", "typed", "--from-literal=a=b"], "").await;
+    server.kubectl(&["create", "service", "clusterip", "cart", "-n", "typed", "--tcp=80:8080"], "").await;
+    let port = ["get", "svc", "cart", "-n", "typed", "-o", "jsonpath={.spec.ports[0].targetPort}"];
+    assert_eq!(server.kubectl(&port, "").await, "8080");
+    let data = server.kubectl(&["get", "secret", "key", "-n", "typed", "-o", "jsonpath={.data.a}"], "").await;
+    assert_eq!(data, "Yg==");
+    let can =
+        server.kubectl(&["auth", "can-i", "create", "virtualservices.networking.istio.io", "-n", "typed"], "").await;
+    assert_eq!(can.trim(), "yes");
+    server.kubectl(&["delete", "namespace", "typed", "--timeout=30s"], "").await;
     let data = server.kubectl(&["get", "secret", "key", "-n", "pay", "-o", "jsonpath={.data.a}"], "").await;
     assert_eq!(data, "Yg==");
     server.kubectl(&["label", "namespace", "pay", "istio-injection=enabled"], "").await;
