@@ -6,14 +6,16 @@ mod analyze;
 mod cluster;
 mod demo;
 mod kube_inject;
+mod objects;
 mod workload;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use objects::{WriteCommand, write};
 
 #[derive(Parser)]
-#[command(name = "pilotctl", version, about = "Inspect and try out a mesh run by Pilotage")]
+#[command(name = "pilotctl", version, about = "Inspect, change and try out a mesh run by Pilotage")]
 struct Args {
     #[command(subcommand)]
     command: PilotctlCommand,
@@ -25,6 +27,20 @@ enum PilotctlCommand {
     Analyze(analyze::AnalyzeOptions),
     /// Run a small shop on this machine: pilot-discovery and five workloads, each with a real Envoy
     Demo(demo::DemoOptions),
+    /// Apply objects of files to the configuration API or a cluster, by server-side apply
+    Apply(objects::FileOptions),
+    /// Create the objects of files
+    Create(objects::FileOptions),
+    /// Replace the objects of files
+    Replace(objects::FileOptions),
+    /// Delete the objects of files
+    Delete(objects::FileOptions),
+    /// Show what applying files would change; exit status 1 if anything
+    Diff(objects::FileOptions),
+    /// Print objects
+    Get(objects::GetOptions),
+    /// Change an object in an editor
+    Edit(objects::EditOptions),
     /// Add the proxy to workloads in a file
     KubeInject(kube_inject::KubeInjectOptions),
     /// Prepare workloads outside Kubernetes
@@ -37,6 +53,13 @@ async fn main() -> ExitCode {
     let done = match Args::parse().command {
         PilotctlCommand::Analyze(options) => analyze::run(&options),
         PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
+        PilotctlCommand::Apply(options) => write(WriteCommand::Apply, &options).await,
+        PilotctlCommand::Create(options) => write(WriteCommand::Create, &options).await,
+        PilotctlCommand::Replace(options) => write(WriteCommand::Replace, &options).await,
+        PilotctlCommand::Delete(options) => write(WriteCommand::Delete, &options).await,
+        PilotctlCommand::Diff(options) => write(WriteCommand::Diff, &options).await,
+        PilotctlCommand::Get(options) => objects::get(&options).await,
+        PilotctlCommand::Edit(options) => objects::edit(&options).await,
         PilotctlCommand::KubeInject(options) => kube_inject::run(&options).await,
         PilotctlCommand::Workload(command) => workload::run(&command).await,
     };

@@ -19,10 +19,10 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// Files and folders read so far.
 #[derive(Default)]
-pub(super) struct GatheredFiles {
+pub(crate) struct GatheredFiles {
     /// Names and contents of files, in order.
-    pub(super) texts: Vec<(String, String)>,
-    pub(super) problems: Vec<Problem>,
+    pub(crate) texts: Vec<(String, String)>,
+    pub(crate) problems: Vec<Problem>,
     /// Device and inode of every file and folder: each is read once, even if several paths lead to it.
     seen: BTreeSet<(u64, u64)>,
 }
@@ -30,7 +30,7 @@ pub(super) struct GatheredFiles {
 impl GatheredFiles {
     /// Adds an argument: a file, a folder, or `-` for standard input. Fails if it cannot be read; unreadable files inside
     /// a folder become problems.
-    pub(super) fn add(&mut self, path: &Path) -> Result<()> {
+    pub(crate) fn add(&mut self, path: &Path) -> Result<()> {
         let name = path.to_string_lossy().into_owned();
         if name == "-" {
             let mut text = String::new();

@@ -2,7 +2,7 @@
 //! `istioctl analyze`. The checks are in `model::analysis`. Running clusters are not contacted.
 
 mod files;
-mod gather;
+pub(crate) mod gather;
 mod output;
 
 use std::path::PathBuf;

@@ -1,0 +1,191 @@
+//! Requests to the server: the configuration API, or an API server of Kubernetes.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use http::header::{ACCEPT, CONTENT_TYPE, WARNING};
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+
+/// Which server, and the namespace of objects that name none.
+#[derive(Args)]
+pub(crate) struct ServerOptions {
+    /// Kubeconfig file
+    #[arg(short = 'c', long, default_value = "")]
+    kubeconfig: String,
+
+    /// Context of the kubeconfig file
+    #[arg(long, default_value = "")]
+    context: String,
+
+    /// Namespace; default: that of the context
+    #[arg(short, long, default_value = "")]
+    namespace: String,
+}
+
+/// A kind as the server serves it.
+#[derive(Clone, Debug)]
+pub(super) struct ServedKind {
+    /// `/api/v1` or `/apis/GROUP/VERSION`.
+    root: String,
+    pub(super) plural: String,
+    pub(super) group: String,
+    pub(super) is_namespaced: bool,
+}
+
+impl ServedKind {
+    /// The path of an object, or of the collection if the name is empty. An empty namespace means all.
+    pub(super) fn path(&self, namespace: &str, name: &str) -> String {
+        let place = match (self.is_namespaced, namespace) {
+            (true, namespace) if !namespace.is_empty() => format!("/namespaces/{namespace}"),
+            _ => String::new(),
+        };
+        let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+        format!("{}{place}/{}{name}", self.root, self.plural)
+    }
+
+    /// The kind in messages, as kubectl names it.
+    pub(super) fn title(&self, name: &str) -> String {
+        match self.group.as_str() {
+            "" => format!("{}/{name}", self.plural),
+            group => format!("{}.{group}/{name}", self.plural),
+        }
+    }
+}
+
+/// A failed request.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) code: u16,
+    pub(super) message: String,
+}
+
+/// A connection to the server.
+pub(super) struct ObjectServer {
+    client: Client,
+    /// Of objects that name none.
+    pub(super) namespace: String,
+    /// Resources by path of their version.
+    versions: BTreeMap<String, Vec<Value>>,
+}
+
+impl ServerOptions {
+    pub(super) async fn connect(&self) -> Result<ObjectServer> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let options = KubeConfigOptions { context: given(&self.context), ..KubeConfigOptions::default() };
+        let config = match given(&self.kubeconfig) {
+            Some(file) => {
+                let kubeconfig =
+                    Kubeconfig::read_from(&file).with_context(|| format!("could not read kubeconfig {file}"))?;
+                Config::from_custom_kubeconfig(kubeconfig, &options).await
+            }
+            None => Config::from_kubeconfig(&options).await,
+        };
+        let config = config.context("could not find a server: give --kubeconfig")?;
+        let namespace = given(&self.namespace).unwrap_or_else(|| config.default_namespace.clone());
+        Ok(ObjectServer { client: Client::try_from(config)?, namespace, versions: BTreeMap::new() })
+    }
+}
+
+impl ObjectServer {
+    /// Sends a request and prints the server's warnings.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        accept: &str,
+        body: Vec<u8>,
+    ) -> Result<Result<Value, Refusal>> {
+        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, content_type);
+        let request = request.header(ACCEPT, accept).body(Body::from(body))?;
+        let response = self.client.send(request).await.context("could not reach the server")?;
+        for warning in response.headers().get_all(WARNING).iter().filter_map(|value| value.to_str().ok()) {
+            let text = warning.trim_start_matches("299 - ").trim_matches('"').replace("\\\"", "\"");
+            eprintln!("Warning: {text}");
+        }
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await.context("could not read the answer of the server")?.to_bytes();
+        let value: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if (200..300).contains(&code) {
+            return Ok(Ok(value));
+        }
+        let message = value.get("message").and_then(Value::as_str).map(str::to_owned);
+        let message = message.unwrap_or_else(|| format!("status {code}"));
+        Ok(Err(Refusal { code, message }))
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Result<Value, Refusal>> {
+        self.send(Method::GET, path, "application/json", "application/json", Vec::new()).await
+    }
+
+    async fn document(&self, path: &str) -> Result<Value> {
+        self.get(path).await?.map_err(|refusal| anyhow!("could not get {path}: {}", refusal.message))
+    }
+
+    /// The resources of a version.
+    async fn resources(&mut self, root: &str) -> Result<Vec<Value>> {
+        if let Some(known) = self.versions.get(root) {
+            return Ok(known.clone());
+        }
+        let list = self.document(root).await?;
+        let list = list.get("resources").and_then(Value::as_array).cloned().unwrap_or_default();
+        self.versions.insert(root.to_owned(), list.clone());
+        Ok(list)
+    }
+
+    /// The kind of a document.
+    pub(super) async fn kind_of(&mut self, api_version: &str, kind: &str) -> Result<ServedKind> {
+        let root = match api_version.contains('/') {
+            true => format!("/apis/{api_version}"),
+            false => format!("/api/{api_version}"),
+        };
+        let resources = self.resources(&root).await?;
+        let found = resources.iter().find(|entry| entry["kind"] == kind && !is_subresource(entry));
+        let Some(entry) = found else { bail!("the server has no kind {kind} in {api_version}") };
+        Ok(served(&root, api_version, entry))
+    }
+
+    /// The kind with a name as users type it: plural, singular or short, with a group or without.
+    pub(super) async fn kind_named(&mut self, name: &str) -> Result<ServedKind> {
+        let (word, group) = name.split_once('.').unwrap_or((name, ""));
+        let word = word.to_lowercase();
+        let groups = self.document("/apis").await?;
+        let mut versions = vec!["v1".to_owned()];
+        for entry in groups["groups"].as_array().into_iter().flatten() {
+            versions.extend(entry["preferredVersion"]["groupVersion"].as_str().map(str::to_owned));
+        }
+        for version in versions.iter().filter(|version| group.is_empty() || version.starts_with(&format!("{group}/"))) {
+            let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+            let resources = self.resources(&root).await?;
+            let is_it = |entry: &&Value| {
+                let short = entry["shortNames"].as_array().into_iter().flatten();
+                let names = ["name", "singularName"].map(|key| entry[key].as_str().unwrap_or_default());
+                let kind = entry["kind"].as_str().unwrap_or_default().to_lowercase();
+                names.contains(&&*word) || kind == word || short.filter_map(Value::as_str).any(|known| known == word)
+            };
+            if let Some(entry) = resources.iter().filter(|entry| !is_subresource(entry)).find(is_it) {
+                return Ok(served(&root, version, entry));
+            }
+        }
+        bail!("the server has no kind {name:?}")
+    }
+}
+
+fn is_subresource(entry: &Value) -> bool {
+    entry["name"].as_str().is_none_or(|name| name.contains('/'))
+}
+
+fn served(root: &str, api_version: &str, entry: &Value) -> ServedKind {
+    ServedKind {
+        root: root.to_owned(),
+        plural: entry["name"].as_str().unwrap_or_default().to_owned(),
+        group: api_version.split_once('/').map_or("", |(group, _)| group).to_owned(),
+        is_namespaced: entry["namespaced"] == true,
+    }
+}

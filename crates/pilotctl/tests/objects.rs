@@ -1,0 +1,107 @@
+//! pilotctl writes to and reads from the configuration API of a real pilot-discovery.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::{ports, programs};
+
+struct Fixture {
+    _server: DiscoveryProcess,
+    folder: TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl Fixture {
+    async fn start() -> Fixture {
+        let binary = programs::binary("discovery", "pilot-discovery");
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = format!("127.0.0.1:{}", ports::free());
+        let storage = format!("--configStorage={}", folder.path().join("config.redb").display());
+        let args = vec![format!("--configAPI={address}"), storage.clone()];
+        let options = DiscoveryOptions { args, ..DiscoveryOptions::default() };
+        let server = DiscoveryProcess::start(&binary.to_string_lossy(), options).await;
+        let printed = Command::new(binary)
+            .args(["config-api", "kubeconfig", "-n", "default", &format!("--server=https://{address}"), &storage])
+            .output()
+            .expect("pilot-discovery");
+        let kubeconfig = folder.path().join("kubeconfig");
+        fs::write(&kubeconfig, printed.stdout).expect("a kubeconfig");
+        Fixture { _server: server, folder, kubeconfig }
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pilotctl"));
+        command
+            .args(args)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .env("KUBE_EDITOR", "sed -i s/b.example/c.example/");
+        command.output().expect("pilotctl")
+    }
+
+    fn output(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+fn virtual_service(host: &str) -> String {
+    format!(
+        "# routes\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: cart}}\nspec:\n  \
+         hosts: [{host}]\n  http:\n  - route:\n    - destination: {{host: {host}}}\n      weight: 100\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_written_shown_compared_edited_and_deleted() {
+    let fixture = Fixture::start().await;
+    let first = fixture.file("first.yaml", &virtual_service("a.example"));
+    let second = fixture.file("second.yaml", &virtual_service("b.example"));
+    let name = "virtualservices.networking.istio.io/cart";
+    assert_eq!(fixture.output(&["create", "-f", &first]), format!("{name} created\n"));
+    let again = fixture.run(&["create", "-f", &first]);
+    let error = String::from_utf8_lossy(&again.stderr);
+    assert!(!again.status.success() && error.contains("first.yaml:2: could not create"), "{error}");
+
+    let compared = fixture.run(&["diff", "-f", &second]);
+    let text = String::from_utf8_lossy(&compared.stdout);
+    assert_eq!(compared.status.code(), Some(1), "{text} {}", String::from_utf8_lossy(&compared.stderr));
+    assert!(text.contains("+- b.example") || text.contains("+  - b.example"), "{text}");
+
+    // The fields belong to the create.
+    let dry = fixture.output(&["apply", "--dry-run", "--force-conflicts", "-f", &second]);
+    assert_eq!(dry, format!("{name} applied (dry run)\n"));
+    let refused = fixture.run(&["apply", "--field-manager=other", "-f", &second]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("conflict with \"pilotctl\""));
+    assert_eq!(fixture.output(&["replace", "-f", &second]), format!("{name} replaced\n"));
+    let table = fixture.output(&["get", "vs"]);
+    assert!(table.starts_with("NAME") && table.contains("[\"b.example\"]"), "{table}");
+    assert_eq!(fixture.output(&["edit", "vs", "cart"]), format!("{name} edited\n"));
+    let yaml = fixture.output(&["get", "virtualservice", "cart", "-o", "yaml"]);
+    assert!(yaml.contains("c.example") && yaml.contains("resourceVersion"), "{yaml}");
+    assert_eq!(fixture.output(&["get", "vs", "-A", "-o", "name"]), format!("{name}\n"));
+    assert_eq!(fixture.output(&["delete", "-f", &first]), format!("{name} deleted\n"));
+    assert!(!fixture.run(&["get", "vs", "cart"]).status.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_are_reported_by_line_before_anything_is_sent() {
+    let fixture = Fixture::start().await;
+    let good = virtual_service("a.example");
+    let bad = good.replace("name: cart", "name: bad").replace("weight: 100", "weight: -1");
+    let file = fixture.file("two.yaml", &format!("{good}---\n{bad}"));
+    let refused = fixture.run(&["apply", "-f", &file]);
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && error.contains("two.yaml:") && error.contains("weight"), "{error}");
+    assert_eq!(fixture.output(&["get", "vs", "-o", "name"]), "");
+}
