@@ -8,7 +8,8 @@ use model::config::validate::validate;
 use model::problem::{FileLocation, Problem, Severity};
 use serde_json::{Value, json};
 
-use crate::error::{ApiError, FieldCause};
+use crate::error::ApiError;
+use crate::field_cause::FieldCause;
 use crate::object::meta;
 use crate::query::FieldValidation;
 use crate::resource::ResourceInfo;

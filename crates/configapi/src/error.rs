@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::field_cause::FieldCause;
 use crate::resource::ResourceInfo;
 use crate::store::StoreError;
 use crate::store::cache::RevisionError;
@@ -15,14 +16,6 @@ pub struct ApiError {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
-}
-
-/// One field that is not as it must be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldCause {
-    pub reason: &'static str,
-    pub field: String,
-    pub message: String,
 }
 
 impl ApiError {

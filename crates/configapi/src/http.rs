@@ -1,6 +1,7 @@
 //! The API over HTTP: who calls, the limit of the body, streams of events. TLS and sockets are the caller's.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,8 +26,6 @@ const MAX_WARNINGS: usize = 20;
 /// The body of responses.
 pub type ApiBody = UnsyncBoxBody<Bytes, Infallible>;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
 /// The API with its tokens.
 #[derive(Clone)]
 pub struct ApiService {
@@ -42,7 +41,7 @@ impl ApiService {
     /// Answers a request. `peer` is the caller that the connection proves: by its certificate, or by its socket.
     pub async fn respond<B>(&self, request: Request<B>, peer: Option<Caller>) -> Response<ApiBody>
     where
-        B: Body<Data: Send, Error: Into<BoxError>> + Send,
+        B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send,
     {
         let (parts, body) = request.into_parts();
         let header = |name: HeaderName| {

@@ -25,7 +25,7 @@ pub struct ResourceInfo {
     pub has_generation: bool,
     /// Printer columns: name, type, JSON path.
     pub columns: Vec<[String; 3]>,
-    /// Fields that lists can be selected by, besides name and namespace.
+    /// Fields that lists can be selected by, in addition to name and namespace.
     pub selectable: Vec<&'static str>,
     /// The structural schema of whole objects.
     pub schema: Value,

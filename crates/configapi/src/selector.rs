@@ -6,7 +6,7 @@ use crate::error::ApiError;
 
 /// Conditions that all must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LabelSelector(Vec<LabelCondition>);
+pub(crate) struct LabelConditions(Vec<LabelCondition>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LabelCondition {
@@ -24,11 +24,11 @@ enum LabelTest {
     Less(i64),
 }
 
-impl LabelSelector {
-    pub(crate) fn parse(text: &str) -> Result<LabelSelector, ApiError> {
+impl LabelConditions {
+    pub(crate) fn parse(text: &str) -> Result<LabelConditions, ApiError> {
         let bad = || ApiError::bad_request(format!("unable to parse requirement: could not read selector {text:?}"));
         let conditions = split_outside_parentheses(text).map(|part| condition(part).ok_or_else(bad));
-        conditions.collect::<Result<_, _>>().map(LabelSelector)
+        conditions.collect::<Result<_, _>>().map(LabelConditions)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -166,7 +166,7 @@ impl FieldSelector {
 mod tests {
     use serde_json::json;
 
-    use super::{FieldSelector, LabelSelector};
+    use super::{FieldSelector, LabelConditions};
 
     #[test]
     fn label_selectors_have_all_operators_of_kubernetes() {
@@ -184,11 +184,11 @@ mod tests {
             ("weight>4,weight<6", true),
             ("weight>5", false),
         ] {
-            let parsed = LabelSelector::parse(selector).expect("a selector");
+            let parsed = LabelConditions::parse(selector).expect("a selector");
             assert_eq!(parsed.matches(&metadata), expected, "{selector}");
         }
         for bad in ["a in b", "a in (b", "a b", "=x", "a>b"] {
-            assert!(LabelSelector::parse(bad).is_err(), "{bad}");
+            assert!(LabelConditions::parse(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Watches: the events of one resource as lines of JSON. A watch reads from the cache and keeps no events of its own.
+//! Watches: the events of one resource as lines of JSON. A watch reads from the cache and stores no events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::output::OutputForm;
 use crate::error::ApiError;
 use crate::object;
+use crate::output::OutputForm;
 use crate::resource::ResourceInfo;
-use crate::selector::{FieldSelector, LabelSelector};
+use crate::selector::{FieldSelector, LabelConditions};
 use crate::store::cache::{Objects, WatchCache};
 use crate::store::{ObjectKey, Revision, StoreEvent, StoredObject};
 
@@ -27,7 +27,7 @@ pub(crate) struct ObjectFilter {
     pub(crate) resource: &'static ResourceInfo,
     /// Empty for all namespaces.
     pub(crate) namespace: String,
-    pub(crate) labels: LabelSelector,
+    pub(crate) labels: LabelConditions,
     pub(crate) fields: FieldSelector,
 }
 

@@ -106,7 +106,7 @@ fn a_second_process_and_a_damaged_file_are_refused() {
 
 /// Writes until killed, and prints every acknowledged write. Started by the test below.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "runs in a process of its own"]
+#[ignore = "runs in a separate process"]
 async fn writing_process() {
     let Ok(path) = std::env::var(FILE) else { return };
     let storage = Arc::new(open(Path::new(&path)));
@@ -170,7 +170,7 @@ fn killed_round(path: &Path, round: u32) -> (BTreeMap<String, u64>, u64, usize) 
     // A different number of writes in each round.
     let enough = 50 + usize::try_from(round).unwrap_or_default() * 37 % 400;
     for line in lines.map_while(Result::ok) {
-        // The test program prints a line of its own before the first.
+        // The test program prints a line before the first.
         let Some(at) = line.find("ack ") else { continue };
         let words: Vec<&str> = line[at..].split(' ').collect();
         let [_, name, written, revision] = words[..] else { continue };

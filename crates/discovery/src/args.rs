@@ -1,6 +1,8 @@
 //! The command line: upstream's flags from Pilot 0.8 to today, as plain values. `flags` lists those without effect;
 //! `startup` interprets the values.
 
+pub mod config_api;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +13,8 @@ use cli::flags;
 use sources::registry::flags::{FlagKind, RegistryFlag};
 use sources::registry::table;
 
-use crate::config_api::{ConfigApiFlags, KubeconfigFlags};
 use crate::flags::WITHOUT_EFFECT;
+use config_api::{ConfigApiFlags, KubeconfigFlags};
 
 /// The control plane of the mesh: serves Envoys over xDS.
 #[derive(Debug, Parser)]

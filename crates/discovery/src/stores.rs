@@ -24,7 +24,7 @@ pub(crate) enum ConfigStore {
     Folder(PathBuf),
     Xds(xds::XdsStoreOptions),
     Mcp(mcp::McpOptions),
-    /// The storage of the configuration API. It has a source of its own.
+    /// The storage of the configuration API. Another source reads it.
     ConfigApi,
     /// The API server of the Kubernetes registry. Its source reads configuration together with services.
     Kubernetes,

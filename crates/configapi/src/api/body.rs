@@ -4,8 +4,9 @@ use std::fmt::Display;
 
 use serde_json::Value;
 
-use super::{ApiRequest, JSON};
+use super::ApiRequest;
 use crate::error::ApiError;
+use crate::output::JSON;
 use crate::protobuf;
 
 pub(super) const APPLY_PATCH: &str = "application/apply-patch+yaml";

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::output::object_response;
+use super::reply::object_response;
 use super::{Api, ApiResponse, ObjectRequest, body};
 use crate::error::ApiError;
 use crate::object::{self, meta, set_meta};
 use crate::resource::{ResourceInfo, ResourceTable};
-use crate::selector::{FieldSelector, LabelSelector};
+use crate::selector::{FieldSelector, LabelConditions};
 use crate::store::{ObjectKey, Revision, StoreError, StoredObject, Write};
 use crate::watch::ObjectFilter;
 
@@ -79,7 +79,7 @@ impl Api {
         let filter = ObjectFilter {
             resource: asked.resource,
             namespace: asked.namespace.clone(),
-            labels: LabelSelector::parse(&asked.query.label_selector)?,
+            labels: LabelConditions::parse(&asked.query.label_selector)?,
             fields: FieldSelector::parse(&asked.query.field_selector, &asked.resource.selectable)?,
         };
         let (objects, _) = self.storage.cache().current();

@@ -1,11 +1,11 @@
 //! Answers requests: `path` finds out what a request is about, `read` gets, lists and watches, `write` creates, updates,
-//! patches and applies, `delete` deletes. `output` renders objects in the form that the client accepts.
+//! patches and applies, `delete` deletes. `reply` renders objects.
 
 mod body;
 mod delete;
-pub(crate) mod output;
 mod path;
 mod read;
+mod reply;
 mod seed;
 mod write;
 
@@ -19,12 +19,12 @@ pub use crate::admission::ConfigValidation;
 use crate::discovery;
 use crate::error::ApiError;
 use crate::openapi;
+use crate::output::{JSON, OutputForm};
 use crate::query::Query;
 use crate::resource::ResourceInfo;
 use crate::store::{ObjectKey, Storage};
 use crate::users::{AccessRequest, Caller, Role, Roles};
 pub use crate::watch::WatchStream;
-use output::OutputForm;
 use path::{ObjectPath, RequestPath};
 pub use seed::SeedError;
 
@@ -75,8 +75,6 @@ pub enum ApiReply {
     Complete(ApiResponse),
     Watch(Box<WatchStream>),
 }
-
-pub(crate) const JSON: &str = "application/json";
 
 impl ApiResponse {
     pub(crate) fn json(code: u16, body: &Value) -> ApiResponse {

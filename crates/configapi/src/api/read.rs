@@ -8,12 +8,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::output::{OutputForm, object_response};
-use super::{Api, ApiResponse, JSON, ObjectRequest};
+use super::reply::object_response;
+use super::{Api, ApiResponse, ObjectRequest};
 use crate::error::ApiError;
 use crate::object;
+use crate::output::{JSON, OutputForm};
 use crate::query::VersionMatch;
-use crate::selector::{FieldSelector, LabelSelector};
+use crate::selector::{FieldSelector, LabelConditions};
 use crate::store::cache::Objects;
 use crate::store::{ObjectKey, Revision, StoredObject};
 use crate::table;
@@ -40,7 +41,7 @@ impl Api {
         Ok(ObjectFilter {
             resource: asked.resource,
             namespace: asked.namespace.clone(),
-            labels: LabelSelector::parse(&asked.query.label_selector)?,
+            labels: LabelConditions::parse(&asked.query.label_selector)?,
             fields: FieldSelector::parse(&asked.query.field_selector, &asked.resource.selectable)?,
         })
     }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Api, ApiReply, ApiRequest};
 use crate::object::meta;
+use crate::output::JSON;
 use crate::resource::definitions;
 use crate::store::ObjectKey;
 use crate::users::Caller;
@@ -73,7 +74,7 @@ fn request(method: http::Method, path: &str, object: &Value) -> ApiRequest {
         method,
         path: path.to_owned(),
         query: format!("fieldManager={MANAGER}&fieldValidation=Ignore"),
-        content_type: super::JSON.to_owned(),
+        content_type: JSON.to_owned(),
         accept: String::new(),
         user_agent: String::new(),
         body: object.to_string().into(),

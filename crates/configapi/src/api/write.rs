@@ -4,11 +4,12 @@
 use serde_json::{Map, Value, json};
 
 use super::body::{self, APPLY_PATCH};
-use super::output::object_response;
+use super::reply::object_response;
 use super::{Api, ApiResponse, ObjectRequest};
 use crate::admission;
 use crate::apply::{self, FieldManager};
-use crate::error::{ApiError, FieldCause};
+use crate::error::ApiError;
+use crate::field_cause::FieldCause;
 use crate::object::{self, SERVER_FIELDS, meta, set_meta};
 use crate::patch::{json_patch, merge_patch};
 use crate::query::FieldValidation;

@@ -6,7 +6,8 @@ mod typed;
 
 use serde_json::{Value, json};
 
-use crate::error::{ApiError, FieldCause};
+use crate::error::ApiError;
+use crate::field_cause::FieldCause;
 use crate::object;
 use crate::schema::Schema;
 use field_set::{FieldSet, PathElement, shown};

@@ -31,7 +31,7 @@ pub(super) fn element(item: &Value, list: Schema<'_>) -> Option<PathElement> {
     }
 }
 
-/// Whether a list is walked by its items. A list with items that cannot be told apart is one value.
+/// Whether a list is walked by its items. A list with items that have no keys or the same is one value.
 fn is_granular(items: &[Value], list: Schema<'_>) -> bool {
     if list.list_kind() == ListKind::Atomic {
         return false;

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::Schema;
-use crate::error::FieldCause;
+use crate::field_cause::FieldCause;
 
 /// Objects nested deeper than this are rejected.
 const DEEPEST: usize = 100;

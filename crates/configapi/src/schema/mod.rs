@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schema<'a>(Option<&'a Value>);
 
-/// How the items of a list are told apart.
+/// How the items of a list are distinguished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ListKind<'a> {
     /// The list is one value.

@@ -57,7 +57,7 @@ impl Server {
         Server { address, folder, program: testkit::servers::binary("kubectl") }
     }
 
-    /// kubectl with a home of its own.
+    /// kubectl with a home in the folder of this server.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         let home: &Path = self.folder.path();

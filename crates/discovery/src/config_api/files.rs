@@ -13,8 +13,8 @@ use trust::authority::{AuthorityTexts, SigningAuthority};
 use trust::issue::SubjectName;
 use trust::key::{KeyFormat, KeyKind, PrivateKey, random_serial};
 
-use super::flags::{ConfigApiFlags, KubeconfigFlags};
 use crate::args::TlsFlags;
+use crate::args::config_api::{ConfigApiFlags, KubeconfigFlags};
 
 /// Ten years. The certificate of the server is made again at each start.
 const LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use super::files::ApiFiles;
-use super::flags::KubeconfigFlags;
+use crate::args::config_api::KubeconfigFlags;
 
 /// The kubeconfig as YAML.
 pub fn kubeconfig(flags: &KubeconfigFlags) -> Result<String> {

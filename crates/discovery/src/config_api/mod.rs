@@ -2,7 +2,6 @@
 //! feeds its objects into the mesh.
 
 mod files;
-mod flags;
 mod kubeconfig;
 mod serve;
 mod source;
@@ -20,16 +19,13 @@ use configapi::users::{Roles, Tokens};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::TlsFlags;
+use crate::args::config_api::ConfigApiFlags;
 use crate::environment::Instance;
 use crate::tls::Certificates;
 use files::ApiFiles;
-pub use flags::{ConfigApiFlags, KubeconfigFlags};
 pub use kubeconfig::kubeconfig;
 pub(crate) use serve::{UnixSocket, router};
 pub(crate) use source::{ConfigApiSource, ID};
-
-/// Prefix of the address of a Unix socket.
-const UNIX: &str = "unix://";
 
 /// The open API.
 pub(crate) struct ConfigApi {

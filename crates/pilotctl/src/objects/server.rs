@@ -60,7 +60,7 @@ impl ServedKind {
 
 /// A failed request.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ServerRefusal {
     pub(super) code: u16,
     pub(super) message: String,
 }
@@ -101,7 +101,7 @@ impl ObjectServer {
         content_type: &str,
         accept: &str,
         body: Vec<u8>,
-    ) -> Result<Result<Value, Refusal>> {
+    ) -> Result<Result<Value, ServerRefusal>> {
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, content_type);
         let request = request.header(ACCEPT, accept).body(Body::from(body))?;
         let response = self.client.send(request).await.context("could not reach the server")?;
@@ -117,10 +117,10 @@ impl ObjectServer {
         }
         let message = value.get("message").and_then(Value::as_str).map(str::to_owned);
         let message = message.unwrap_or_else(|| format!("status {code}"));
-        Ok(Err(Refusal { code, message }))
+        Ok(Err(ServerRefusal { code, message }))
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Result<Value, Refusal>> {
+    pub(super) async fn get(&self, path: &str) -> Result<Result<Value, ServerRefusal>> {
         self.send(Method::GET, path, "application/json", "application/json", Vec::new()).await
     }
 

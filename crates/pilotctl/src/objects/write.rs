@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::FileOptions;
 use super::documents::{self, Document};
-use super::server::{ObjectServer, Refusal, ServedKind};
+use super::server::{ObjectServer, ServedKind, ServerRefusal};
 
 const JSON: &str = "application/json";
 const APPLY: &str = "application/apply-patch+yaml";
@@ -137,7 +137,7 @@ async fn apply(
     server: &ObjectServer,
     target: &Target,
     is_comparison: bool,
-) -> Result<Result<Value, Refusal>> {
+) -> Result<Result<Value, ServerRefusal>> {
     // A comparison stores nothing, so it may take all fields.
     let force = if options.force_conflicts || is_comparison { "&force=true" } else { "" };
     let path = target.path() + &query(options, options.dry_run || is_comparison) + force;
@@ -145,7 +145,11 @@ async fn apply(
 }
 
 /// Replaces an object. Without a resourceVersion in the file the current version is replaced, whatever it is.
-async fn replace(options: &FileOptions, server: &ObjectServer, target: &Target) -> Result<Result<Value, Refusal>> {
+async fn replace(
+    options: &FileOptions,
+    server: &ObjectServer,
+    target: &Target,
+) -> Result<Result<Value, ServerRefusal>> {
     let mut object = target.document.object.clone();
     if object.pointer("/metadata/resourceVersion").is_none() {
         match server.get(&target.path()).await? {
@@ -161,7 +165,7 @@ async fn replace(options: &FileOptions, server: &ObjectServer, target: &Target) 
 async fn difference(options: &FileOptions, server: &ObjectServer, target: &Target) -> Result<u8> {
     let before = match server.get(&target.path()).await? {
         Ok(current) => current,
-        Err(Refusal { code: 404, .. }) => Value::Null,
+        Err(ServerRefusal { code: 404, .. }) => Value::Null,
         Err(refusal) => bail!("could not get the object: {}", refusal.message),
     };
     let after = apply(options, server, target, true).await?;

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{ApiResponse, JSON, ObjectRequest};
 use crate::error::ApiError;
 use crate::resource::ResourceInfo;
 use crate::table;
+
+pub(crate) const JSON: &str = "application/json";
 
 /// The form of objects in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,21 +52,6 @@ impl OutputForm {
             }
         }
     }
-}
-
-/// The answer with one object.
-pub(crate) fn object_response(
-    code: u16,
-    object: &Value,
-    asked: &ObjectRequest<'_>,
-    warnings: Vec<String>,
-) -> ApiResponse {
-    let form = match asked.form {
-        // kubectl asks for tables of lists and single objects, never of writes.
-        OutputForm::Table if asked.request.method != http::Method::GET => OutputForm::Json,
-        form => form,
-    };
-    ApiResponse { warnings, ..ApiResponse::json(code, &form.one(object, asked.resource)) }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use configapi::api::ConfigValidation;
 
-use super::UNIX;
+/// Prefix of the address of a Unix socket.
+const UNIX: &str = "unix://";
 
 /// Flags of the configuration API.
 #[derive(Clone, Debug, Default, Args)]
