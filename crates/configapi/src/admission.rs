@@ -15,6 +15,9 @@ use crate::query::FieldValidation;
 use crate::resource::ResourceInfo;
 use crate::schema::{Schema, check};
 
+/// The group of the Gateway API.
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
 /// What happens with objects of config kinds that our validation rejects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConfigValidation {
@@ -233,11 +236,33 @@ pub(crate) fn set_defaults(object: &mut Value, resource: &ResourceInfo) {
             }
         }
         "CustomResourceDefinition" => definition_defaults(object),
+        "Ingress" => set_status(object, json!({"loadBalancer": {}})),
+        "Gateway" if resource.group == GATEWAY_API => set_status(object, pending(&["Accepted", "Programmed"])),
+        "GatewayClass" => set_status(object, pending(&["Accepted"])),
         _ => {}
     }
 }
 
+/// Sets a status that a new object lacks.
+fn set_status(object: &mut Value, status: Value) {
+    if object.get("status").is_none_or(Value::is_null) {
+        object["status"] = status;
+    }
+}
+
+/// The status of the Gateway API's definitions before a controller has seen an object.
+fn pending(conditions: &[&str]) -> Value {
+    let condition = |kind: &&str| {
+        json!({
+            "type": kind, "status": "Unknown", "reason": "Pending", "message": "Waiting for controller",
+            "lastTransitionTime": "1970-01-01T00:00:00Z",
+        })
+    };
+    json!({"conditions": conditions.iter().map(condition).collect::<Vec<_>>()})
+}
+
 fn service_defaults(object: &mut Value) {
+    set_status(object, json!({"loadBalancer": {}}));
     if !object["spec"].is_object() {
         object["spec"] = json!({});
     }
@@ -361,6 +386,9 @@ mod tests {
         let mut secret = json!({"metadata": {"name": "a"}, "stringData": {"k": "v"}});
         set_defaults(&mut secret, resource("v1", "Secret"));
         assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"k": "dg=="}, "type": "Opaque"}));
+        let mut gateway = json!({});
+        set_defaults(&mut gateway, resource("gateway.networking.k8s.io/v1", "Gateway"));
+        assert_eq!(gateway["status"]["conditions"][1]["type"], json!("Programmed"));
         let mut service = json!({"spec": {"ports": [{"port": 80}]}});
         set_defaults(&mut service, resource("v1", "Service"));
         assert_eq!(service["spec"]["ports"], json!([{"port": 80, "protocol": "TCP", "targetPort": 80}]));
