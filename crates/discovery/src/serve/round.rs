@@ -1,5 +1,5 @@
 //! Measures push rounds: the time from the publication of a snapshot until a client has been sent the changes. The
-//! writer gathers changes for about that long, so that under load it does not publish faster than clients follow.
+//! writer gathers changes for a multiple of it, so that under load it does not publish faster than clients follow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
