@@ -1,7 +1,7 @@
-.PHONY: help run test setup tidy reference
+.PHONY: help run test setup tidy reference bench bench-quick
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## run a demo mesh on this machine: four services behind real Envoys
 	cargo xtask setup envoy
@@ -19,3 +19,10 @@ tidy: ## check the project's invariants
 
 reference: ## regenerate docs/reference from the code
 	cargo xtask reference
+
+bench: ## measure fleets of proxies on a real API server, and write docs/performance (an hour)
+	cargo xtask setup etcd kube-apiserver
+	ulimit -n $$(ulimit -Hn) && cargo bench -p discovery --bench fleet -- --full
+
+bench-quick: ## measure a small fleet from files (a minute after the build)
+	cargo bench -p discovery --bench fleet -- --quick

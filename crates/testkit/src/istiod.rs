@@ -60,4 +60,9 @@ impl Istiod {
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
+
+    /// The process alone, for measurements.
+    pub fn into_process(self) -> Process {
+        self.process
+    }
 }

@@ -18,6 +18,7 @@ pub mod error;
 pub mod eureka;
 pub mod fake_api;
 pub mod faulty;
+pub mod fleet;
 pub mod forwarder;
 pub mod istiod;
 pub mod kubectl;
