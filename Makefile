@@ -20,7 +20,7 @@ tidy: ## check the project's invariants
 reference: ## regenerate docs/reference from the code
 	cargo xtask reference
 
-bench: ## measure fleets of proxies on a real API server, and write docs/performance (an hour)
+bench: ## measure fleets of proxies on a real API server, and write tables and plots into the docs (an hour)
 	cargo xtask setup etcd kube-apiserver
 	ulimit -n $$(ulimit -Hn) && cargo bench -p discovery --bench fleet -- --full
 

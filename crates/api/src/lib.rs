@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod body;
 pub mod nds;
 pub mod reflect;
 pub mod resource;
@@ -19,6 +20,7 @@ mod istio_wire {
     include!(concat!(env!("OUT_DIR"), "/istio/istio.rs"));
 }
 
+pub use body::Body;
 pub use istio_wire::istio;
 pub use resource::{Resource, TypeUrl, Version};
 pub use wire::envoy;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::Body;
 
 /// One encoded resource. Cloning it copies no bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -15,18 +17,19 @@ pub struct Resource {
     pub name: Arc<str>,
     pub version: Version,
     /// The encoded message, to be wrapped in an `Any` of its type.
-    pub body: Bytes,
+    pub body: Body,
 }
 
 impl Resource {
     /// Encodes a message; the version is the hash of its bytes.
     pub fn new(name: impl Into<Arc<str>>, message: &impl Message) -> Self {
-        Self::encoded(name, message.encode_to_vec().into())
+        Self::encoded(name, message.encode_to_vec())
     }
 
     /// Like [`Resource::new`], for an encoded message.
-    pub fn encoded(name: impl Into<Arc<str>>, body: Bytes) -> Self {
-        Self { name: name.into(), version: Version::of(&body), body }
+    pub fn encoded(name: impl Into<Arc<str>>, body: impl Into<Body>) -> Self {
+        let body = body.into();
+        Self { name: name.into(), version: Version::of_pieces(body.pieces()), body }
     }
 }
 
@@ -44,6 +47,16 @@ impl Version {
     /// The version of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_64(bytes))
+    }
+
+    /// The version of these bytes, one after the other.
+    fn of_pieces(pieces: &[Bytes]) -> Self {
+        if let [whole] = pieces {
+            return Self::of(whole);
+        }
+        let mut hasher = Xxh3::new();
+        pieces.iter().for_each(|piece| hasher.update(piece));
+        Self(hasher.digest())
     }
 
     /// Parses the format of `Display`; `None` for versions of other control planes.

@@ -54,6 +54,6 @@ fn objects(folder: &Path) -> Result<Vec<Object>> {
 fn json(kind: &TypeUrl, resource: &Resource) -> Result<String> {
     let name = kind.as_str().rsplit('/').next().unwrap_or_default();
     let descriptor = reflect::envoy().get_message_by_name(name).with_context(|| format!("no message {name}"))?;
-    let message = DynamicMessage::decode(descriptor, resource.body.clone())?;
+    let message = DynamicMessage::decode(descriptor, resource.body.joined())?;
     Ok(serde_json::to_string_pretty(&message)?)
 }

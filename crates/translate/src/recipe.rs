@@ -118,8 +118,8 @@ impl Recipe {
         }
     }
 
-    /// The plan, if this is a route table. Its virtual hosts have fingerprints too, so that a cache can hold each of
-    /// them and join the table with `render::route::joined`.
+    /// The plan, if this is a route table. Its virtual hosts have fingerprints too, so that a cache can hold
+    /// pieces of the table (`render::route::piece`).
     pub fn route_plan(&self) -> Option<&PatchedPlan<RoutePlan>> {
         if let ResourcePlan::Route(plan) = &self.plan { Some(plan) } else { None }
     }

@@ -2,11 +2,12 @@
 //! of its stream. Here a response is a list of shared pieces, and the status goes out as trailers.
 
 use std::convert::Infallible;
+use std::iter::Peekable;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use prost::Message;
 use tokio::sync::mpsc;
@@ -16,10 +17,13 @@ use tonic::{Code, Status};
 /// Where a stream's task sends its messages. An error, which may be `Status::ok`, ends the stream.
 pub(crate) type Sender = mpsc::Sender<Result<Vec<Bytes>, Status>>;
 
+/// Small pieces are copied together up to this size, that of an HTTP/2 frame; the copy exists only while it is sent.
+const FRAME: usize = 16 * 1024;
+
 /// The response body of one stream, in the pieces that its task sends.
 pub(crate) struct MessageBody {
     messages: mpsc::Receiver<Result<Vec<Bytes>, Status>>,
-    pieces: std::vec::IntoIter<Bytes>,
+    pieces: Peekable<std::vec::IntoIter<Bytes>>,
     ended: bool,
 }
 
@@ -27,8 +31,25 @@ impl MessageBody {
     /// A body and the sender that feeds it. At most one message is queued, so the task notices a slow reader at once.
     pub(crate) fn new() -> (Sender, Self) {
         let (sender, messages) = mpsc::channel(1);
-        (sender, Self { messages, pieces: Vec::new().into_iter(), ended: false })
+        (sender, Self { messages, pieces: Vec::new().into_iter().peekable(), ended: false })
     }
+}
+
+/// The next pieces in one, if together they fit a frame; else the next piece as it is.
+fn next_data(pieces: &mut Peekable<impl Iterator<Item = Bytes>>) -> Option<Bytes> {
+    let first = pieces.next()?;
+    let mut joined: Option<BytesMut> = None;
+    let mut len = first.len();
+    while let Some(piece) = pieces.next_if(|piece| len + piece.len() <= FRAME) {
+        let joined = joined.get_or_insert_with(|| {
+            let mut joined = BytesMut::with_capacity(FRAME);
+            joined.extend_from_slice(&first);
+            joined
+        });
+        joined.extend_from_slice(&piece);
+        len = joined.len();
+    }
+    Some(joined.map_or(first, BytesMut::freeze))
 }
 
 impl Body for MessageBody {
@@ -37,7 +58,7 @@ impl Body for MessageBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
-            if let Some(piece) = self.pieces.next() {
+            if let Some(piece) = next_data(&mut self.pieces) {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             if self.ended {
@@ -45,7 +66,7 @@ impl Body for MessageBody {
             }
             let status = match ready!(self.messages.poll_recv(cx)) {
                 Some(Ok(pieces)) => {
-                    self.pieces = pieces.into_iter();
+                    self.pieces = pieces.into_iter().peekable();
                     continue;
                 }
                 Some(Err(status)) => status,
@@ -90,16 +111,30 @@ impl<M: Message + Default + 'static> Decoder for Reader<M> {
 mod tests {
     use std::future::poll_fn;
 
-    use super::{Body, Bytes, MessageBody, Pin, Status};
+    use super::{Body, Bytes, FRAME, MessageBody, Pin, Status};
 
     async fn frame(body: &mut MessageBody) -> Option<http_body::Frame<Bytes>> {
         poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await.map(|frame| frame.unwrap())
     }
 
     #[tokio::test]
-    async fn pieces_leave_as_they_are_and_the_status_as_trailers() {
+    async fn small_pieces_leave_together() {
         let (sender, mut body) = MessageBody::new();
-        let shared = Bytes::from(vec![7; 100]);
+        let piece = |byte: u8| Bytes::from(vec![byte; FRAME / 4]);
+        sender.send(Ok((0..6).map(piece).chain([Bytes::from(vec![6; FRAME])]).collect())).await.unwrap();
+        let mut sent = Vec::new();
+        for expected in [FRAME, FRAME / 2, FRAME] {
+            let data = frame(&mut body).await.unwrap().into_data().unwrap();
+            assert_eq!(data.len(), expected);
+            sent.extend(data);
+        }
+        assert!(sent.chunks(FRAME / 4).map(|chunk| chunk[0]).eq([0, 1, 2, 3, 4, 5, 6, 6, 6, 6]));
+    }
+
+    #[tokio::test]
+    async fn large_pieces_leave_as_they_are_and_the_status_as_trailers() {
+        let (sender, mut body) = MessageBody::new();
+        let shared = Bytes::from(vec![7; FRAME]);
         sender.send(Ok(vec![Bytes::from_static(b"head"), shared.clone()])).await.unwrap();
         assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap(), "head");
         assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap().as_ptr(), shared.as_ptr());

@@ -258,7 +258,7 @@ mod tests {
     use super::{Arc, Layer, Resource};
 
     fn resource(name: &str, body: &str) -> Resource {
-        Resource::encoded(name, body.to_owned().into())
+        Resource::encoded(name, body.as_bytes().to_vec())
     }
 
     fn layer(resources: &[(&str, &str)]) -> Layer {
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn first_of_two_resources_with_one_name_stays() {
-        assert_eq!(layer(&[("a", "1"), ("a", "2")]).get("a").unwrap().body, "1");
+        assert_eq!(layer(&[("a", "1"), ("a", "2")]).get("a").unwrap().body.joined(), "1");
     }
 
     proptest! {

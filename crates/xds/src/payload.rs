@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Resource, TypeUrl};
+use api::{Body, Resource, TypeUrl};
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::{encode_varint, encoded_len_varint};
@@ -95,23 +95,23 @@ impl Writer<'_> {
         }
         self.field(1, self.content.as_bytes());
         self.header(2, resource.body.len());
-        self.bytes(&resource.body);
+        self.body(&resource.body);
     }
 
-    /// The sections of a dump as resources of their own, as upstream sends them and istioctl reads them.
-    fn sections(&mut self, dump: &Bytes) {
-        for section in DumpSections::decode(dump.clone()).unwrap_or_default().configs {
+    /// The sections of a dump as separate resources, as upstream sends them and istioctl reads them.
+    fn sections(&mut self, dump: &Body) {
+        for section in DumpSections::decode(dump.joined()).unwrap_or_default().configs {
             self.header(2, section.len());
-            self.bytes(&section);
+            self.body(&section.into());
         }
     }
 
-    fn bytes(&mut self, bytes: &Bytes) {
-        if bytes.len() < LARGE {
-            self.open.put_slice(bytes);
+    fn body(&mut self, body: &Body) {
+        if body.len() < LARGE {
+            body.pieces().iter().for_each(|piece| self.open.put_slice(piece));
         } else {
             self.cut();
-            self.chunks.push(bytes.clone());
+            self.chunks.extend_from_slice(body.pieces());
         }
     }
 

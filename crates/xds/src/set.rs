@@ -192,10 +192,9 @@ mod tests {
 
     use super::{Arc, Layer, Payload, Protocol, Resource, ResourceSet, TypeUrl};
     use crate::payload::LARGE;
-    use bytes::Bytes;
 
     fn set(resources: &[(&str, &str)]) -> ResourceSet {
-        let resources = resources.iter().map(|(name, body)| Resource::encoded(*name, Bytes::from(body.to_string())));
+        let resources = resources.iter().map(|(name, body)| Resource::encoded(*name, body.as_bytes().to_vec()));
         ResourceSet::new(TypeUrl::CLUSTER, resources)
     }
 
@@ -232,7 +231,7 @@ mod tests {
         let set = set(&[("a", &"x".repeat(LARGE))]);
         let (one, two) = (set.whole(Protocol::Sotw), set.whole(Protocol::Sotw));
         assert_eq!(one.chunks[0].as_ptr(), two.chunks[0].as_ptr());
-        assert_eq!(one.chunks[1].as_ptr(), set.listed("a").unwrap().body.as_ptr());
+        assert_eq!(one.chunks[1].as_ptr(), set.listed("a").unwrap().body.pieces()[0].as_ptr());
     }
 
     #[test]
@@ -245,21 +244,24 @@ mod tests {
 
     #[test]
     fn fallback_answers_only_names_that_are_not_listed() {
-        let set = set(&[("a", "1")]).with_fallback(|name| (name != "z").then(|| Resource::encoded(name, "?".into())));
-        assert_eq!(set.get("a").unwrap().body, "1");
-        assert_eq!(set.get("b").unwrap().body, "?");
+        let set =
+            set(&[("a", "1")]).with_fallback(|name| (name != "z").then(|| Resource::encoded(name, b"?".to_vec())));
+        assert_eq!(set.get("a").unwrap().body.joined(), "1");
+        assert_eq!(set.get("b").unwrap().body.joined(), "?");
         assert_eq!(set.get("z"), None);
     }
 
     #[test]
     fn layers_are_served_as_one_set() {
         let layer = |resources: &[(&str, &str)]| {
-            Arc::new(Layer::new(resources.iter().map(|(name, body)| Resource::encoded(*name, body.to_string().into()))))
+            Arc::new(Layer::new(
+                resources.iter().map(|(name, body)| Resource::encoded(*name, body.as_bytes().to_vec())),
+            ))
         };
         let (shared, own) = (layer(&[("b", "1"), ("d", "1")]), layer(&[("a", "1"), ("b", "own"), ("c", "1")]));
         let old = ResourceSet::of_layers(TypeUrl::CLUSTER, vec![shared.clone(), own.clone()]);
         assert_eq!(old.resources().map(|r| &*r.name).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
-        assert_eq!(old.get("b").unwrap().body, "1", "the first layer has precedence");
+        assert_eq!(old.get("b").unwrap().body.joined(), "1", "the first layer has precedence");
         assert_eq!(old.version(), set(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")]).version());
         let new = ResourceSet::of_layers(TypeUrl::CLUSTER, vec![shared, layer(&[("a", "1"), ("c", "2")])]);
         let step = new.step_from(&old);
@@ -270,7 +272,7 @@ mod tests {
     #[test]
     fn replaced_resources_leave_the_others_shared() {
         let one = set(&[("a", "1"), ("b", "1")]);
-        let two = one.with_replaced([("b".into(), None), ("c".into(), Some(Resource::encoded("c", "1".into())))]);
+        let two = one.with_replaced([("b".into(), None), ("c".into(), Some(Resource::encoded("c", b"1".to_vec())))]);
         assert_eq!(two.resources().map(|r| &*r.name).collect::<Vec<_>>(), ["a"]);
         assert_eq!(two.len(), 1);
     }

@@ -374,7 +374,7 @@ mod tests {
         }
 
         fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
-            Some(Arc::new(ResourceSet::new(kind.clone(), [api::Resource::encoded("a", "1".into())])))
+            Some(Arc::new(ResourceSet::new(kind.clone(), [api::Resource::encoded("a", b"1".to_vec())])))
         }
 
         fn observe(&mut self, _: &Event<'_>) {}

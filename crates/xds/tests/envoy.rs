@@ -85,7 +85,7 @@ fn resource(kind: &TypeUrl, name: &str, message: Value) -> Resource {
     let message_name = kind.as_str().rsplit('/').next().unwrap_or_default();
     let message_type = api::reflect::envoy().get_message_by_name(message_name).expect("a type of Envoy's");
     let message = DynamicMessage::deserialize(message_type, message).expect("a valid message");
-    Resource::encoded(name, message.encode_to_vec().into())
+    Resource::encoded(name, message.encode_to_vec())
 }
 
 /// Holds after every step: nothing warming, nothing rejected.

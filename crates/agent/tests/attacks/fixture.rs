@@ -121,7 +121,7 @@ async fn control_plane(names: &[String], stop: CancellationToken) -> SocketAddr 
         tls_certificate_sds_secret_configs: names.iter().map(secret).collect(),
         ..Default::default()
     };
-    let listener = Resource::encoded("listener", context.encode_to_vec().into());
+    let listener = Resource::encoded("listener", context.encode_to_vec());
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = tcp.local_addr().unwrap();
     let options = xds::Options { identifier: "test".into(), stop, ..xds::Options::default() };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use api::TypeUrl;
-use testkit::fleet::mesh::{ControlPlane, Mesh};
+use testkit::fleet::mesh::{ControlPlane, SimulatedMesh};
 use testkit::fleet::{Fleet, FleetOptions};
 
 use crate::report::{Figure, Unit};
@@ -15,14 +15,14 @@ const CHURN_CHANGES: u32 = 100;
 /// One fleet on one server. The fleet is dropped first, so that its streams end before the server does.
 pub(crate) struct Run<'a> {
     pub(crate) figures: Vec<Figure>,
-    mesh: &'a Mesh,
+    mesh: &'a SimulatedMesh,
     fleet: Fleet,
     server: ControlPlane,
 }
 
 impl<'a> Run<'a> {
     /// Connects the fleet to a server and measures it.
-    pub(crate) async fn sync(mesh: &'a Mesh, server: ControlPlane, options: FleetOptions) -> Run<'a> {
+    pub(crate) async fn sync(mesh: &'a SimulatedMesh, server: ControlPlane, options: FleetOptions) -> Run<'a> {
         let before = cpu(&server);
         let owned = mib(server.process.owned_kib());
         let begun = Instant::now();

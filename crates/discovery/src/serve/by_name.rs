@@ -122,7 +122,7 @@ mod tests {
         let ask = |name: &str, bytes: usize| {
             let make = || {
                 made.set(made.get() + 1);
-                Made { resource: Some(Resource::encoded(name, vec![0; bytes].into())), ..Made::default() }
+                Made { resource: Some(Resource::encoded(name, vec![0; bytes])), ..Made::default() }
             };
             named.answer(name, make).is_some()
         };

@@ -144,7 +144,7 @@ fn content(kind: &TypeUrl) -> Option<Content> {
 
 fn objects(world: &Snapshot, content: Content) -> Vec<Resource> {
     match content {
-        Content::Mesh => vec![Resource::encoded("", world.settings.mesh.encode().into())],
+        Content::Mesh => vec![Resource::encoded("", world.settings.mesh.encode())],
         Content::Objects(kind) => world.objects.of(kind).filter_map(sealed).collect(),
         Content::Nothing => Vec::new(),
     }

@@ -1,9 +1,10 @@
-//! Route tables joined from virtual hosts, most of which are cached after a change. If a table would be too large, the
-//! largest virtual hosts have no routes: their requests fail, and all others are served.
+//! Route tables in pieces of a few virtual hosts. Tables of different namespaces, and of one namespace before and after a
+//! change, share most pieces. If a table would be too large, the largest virtual hosts have no routes: their requests
+//! fail, and all others are served.
 
 use std::collections::{BTreeSet, HashMap};
 
-use api::Resource;
+use api::{Body, Resource};
 use bytes::Bytes;
 use model::config::{Key, Kind};
 use model::hashed::{Hashed, fingerprint};
@@ -14,6 +15,7 @@ use scope::View;
 use translate::patch::{self, PatchedPlan};
 use translate::plan::route::{RouteEntry, RoutePlan, VirtualHostPlan};
 use translate::{client, render};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::serve::bounded::Bounded;
 use crate::serve::renderings::Renderings;
@@ -37,13 +39,14 @@ pub(crate) fn route_table(
     }
     let PatchedPlan::Planned { plan, patches } = wanted else { return None };
     let knobs = &view.settings.knobs;
-    let hosts = Hosts::new(&plan, renderings, knobs);
-    let table = if patches.is_empty() {
-        Resource::encoded(plan.name.clone(), render::route::joined(&plan, hosts.encodings()))
-    } else {
-        let plan = RoutePlan { virtual_hosts: hosts.plans(), ..plan.clone() };
-        patch::route::resource(&PatchedPlan::Planned { plan, patches }, render::route::resource)
-    };
+    if patches.is_empty()
+        && let Some(pieces) = pieces(&plan, renderings, knobs.resource_bytes as usize)
+    {
+        return Some(renderings.get(key, || Resource::encoded(plan.name.clone(), Body::of_pieces(pieces))));
+    }
+    let hosts = Hosts::new(&plan, knobs);
+    let bounded = PatchedPlan::Planned { plan: RoutePlan { virtual_hosts: hosts.plans(), ..plan.clone() }, patches };
+    let table = patch::route::resource(&bounded, render::route::resource);
     if hosts.emptied.is_empty() {
         return Some(renderings.get(key, || table));
     }
@@ -52,17 +55,47 @@ pub(crate) fn route_table(
     Some(table)
 }
 
+/// The encoded table: its shell, then its virtual hosts. `None` if it exceeds the limit; what is rendered until then is
+/// bounded too.
+fn pieces(plan: &RoutePlan, renderings: &Renderings, limit: usize) -> Option<Vec<Bytes>> {
+    let shell = Bytes::from(render::route::shell(plan).encode_to_vec());
+    let mut room = limit.checked_sub(shell.len())?;
+    let mut pieces = vec![shell];
+    for group in groups(&plan.virtual_hosts) {
+        let hosts = || group.iter().map(|host| &**host);
+        let rendered = renderings.get(fingerprint(group), || Resource::encoded("", render::route::piece(hosts())));
+        room = room.checked_sub(rendered.body.len())?;
+        pieces.push(rendered.body.joined());
+    }
+    Some(pieces)
+}
+
+/// Virtual hosts of one piece each: four on average. A group ends at hosts that their names decide, so that other hosts
+/// before them, in another table or after a change, do not move the ends.
+fn groups(hosts: &[Hashed<VirtualHostPlan>]) -> impl Iterator<Item = &[Hashed<VirtualHostPlan>]> {
+    const MEAN: u64 = 4;
+    const MOST: usize = 16;
+    let mut size = 0;
+    hosts.chunk_by(move |host, _| {
+        size += 1;
+        let ends = size == MOST || xxh3_64(host.name.as_bytes()).is_multiple_of(MEAN);
+        if ends {
+            size = 0;
+        }
+        !ends
+    })
+}
+
 /// The virtual hosts of a table, each with or without its routes.
 struct Hosts<'a> {
     plan: &'a RoutePlan,
-    renderings: &'a Renderings,
     /// Virtual hosts without routes.
     emptied: BTreeSet<usize>,
 }
 
 impl<'a> Hosts<'a> {
-    fn new(plan: &'a RoutePlan, renderings: &'a Renderings, knobs: &Knobs) -> Hosts<'a> {
-        let mut hosts = Hosts { plan, renderings, emptied: BTreeSet::new() };
+    fn new(plan: &'a RoutePlan, knobs: &Knobs) -> Hosts<'a> {
+        let mut hosts = Hosts { plan, emptied: BTreeSet::new() };
         let (sizes, limit) = (hosts.sizes(), knobs.resource_bytes as usize);
         if sizes.iter().sum::<usize>() <= limit {
             return hosts;
@@ -83,21 +116,7 @@ impl<'a> Hosts<'a> {
     fn sizes(&self) -> Vec<usize> {
         let mut known: HashMap<u128, usize> = HashMap::new();
         let hosts = self.plan.virtual_hosts.iter();
-        hosts.map(|host| *known.entry(host.routes.fingerprint()).or_insert_with(|| self.rendered(host).len())).collect()
-    }
-
-    fn rendered(&self, host: &Hashed<VirtualHostPlan>) -> Bytes {
-        self.renderings.get(host.fingerprint(), || Resource::encoded(host.name.clone(), encoded(host))).body
-    }
-
-    /// The encoding of each host, one after the other.
-    fn encodings(&self) -> impl FnMut(&Hashed<VirtualHostPlan>) -> Bytes {
-        let mut index = 0;
-        move |host| {
-            let is_emptied = self.emptied.contains(&index);
-            index += 1;
-            if is_emptied { encoded(&emptied_host(host)) } else { self.rendered(host) }
-        }
+        hosts.map(|host| *known.entry(host.routes.fingerprint()).or_insert_with(|| encoded(host).len())).collect()
     }
 
     fn plans(&self) -> Vec<Hashed<VirtualHostPlan>> {
@@ -128,8 +147,8 @@ impl<'a> Hosts<'a> {
     }
 }
 
-fn encoded(host: &VirtualHostPlan) -> Bytes {
-    render::route::virtual_host(host).encode_to_vec().into()
+fn encoded(host: &VirtualHostPlan) -> Vec<u8> {
+    render::route::virtual_host(host).encode_to_vec()
 }
 
 fn emptied_host(host: &VirtualHostPlan) -> VirtualHostPlan {

@@ -150,7 +150,7 @@ mod tests {
         Box::new(move |proxy: &CaseProxy, kind: &TypeUrl, names: &[String]| {
             let all = recorded[&(proxy.name.clone(), kind.clone())].iter();
             let asked = all.filter(|r| names.is_empty() || names.iter().any(|n| n == canonical::name(r)));
-            asked.map(|r| Resource::encoded(canonical::name(r), canonical::encode(r).unwrap().into())).collect()
+            asked.map(|r| Resource::encoded(canonical::name(r), canonical::encode(r).unwrap())).collect()
         })
     }
 

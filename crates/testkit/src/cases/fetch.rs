@@ -23,7 +23,7 @@ impl CanonicalForms {
         if let Some(known) = self.0.lock().get(&key) {
             return Arc::clone(known);
         }
-        let form = Arc::new(canonical::json(kind.as_str(), &resource.body));
+        let form = Arc::new(canonical::json(kind.as_str(), &resource.body.joined()));
         self.0.lock().insert(key, Arc::clone(&form));
         form
     }

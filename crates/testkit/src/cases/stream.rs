@@ -44,7 +44,7 @@ pub fn over_stream(runtime: Handle, address: SocketAddr, transport: XdsTransport
             timeout(PATIENCE, stream.answer(kind)).await.unwrap_or(Ok(Vec::new()))
         });
         let resources = answer.unwrap_or_else(|status: Status| panic!("the stream of {} broke: {status}", proxy.name));
-        resources.into_iter().map(|any| Resource::encoded("", any.value.into())).collect()
+        resources.into_iter().map(|any| Resource::encoded("", any.value)).collect()
     })
 }
 

@@ -24,7 +24,7 @@ const VIRTUAL_SERVICE: CrdSpec<'static> =
     ("networking.istio.io", &["v1", "v1beta1", "v1alpha3"], "VirtualService", "virtualservices", true);
 
 /// A mesh of `services` services.
-pub struct Mesh {
+pub struct SimulatedMesh {
     services: usize,
     store: Store,
 }
@@ -41,12 +41,12 @@ pub struct ControlPlane {
     pub grpc: SocketAddr,
 }
 
-impl Mesh {
-    /// A mesh of ServiceEntries, each in a file of its own.
-    pub fn in_files(services: usize) -> Mesh {
+impl SimulatedMesh {
+    /// A mesh of ServiceEntries, one per file.
+    pub fn in_files(services: usize) -> SimulatedMesh {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         fs::create_dir(folder.path().join("config")).unwrap_or_else(|e| panic!("could not make a folder: {e}"));
-        let mesh = Mesh { services, store: Store::Files(folder) };
+        let mesh = SimulatedMesh { services, store: Store::Files(folder) };
         for service in 0..services {
             mesh.write(&format!("s{service}.yaml"), &service_entry(service, None));
         }
@@ -54,14 +54,14 @@ impl Mesh {
     }
 
     /// A mesh of Services and EndpointSlices in a new API server.
-    pub async fn in_kubernetes(services: usize) -> Mesh {
+    pub async fn in_kubernetes(services: usize) -> SimulatedMesh {
         let api_server = Box::new(ApiServer::start().await);
         api_server.define(&[VIRTUAL_SERVICE]).await;
         let namespaces: Vec<(String, Value)> = (0..NAMESPACES).map(namespace_object).collect();
         api_server.put(&namespaces).await;
         let objects = (0..services).flat_map(|service| [service_object(service), slice_object(service, None)]);
         api_server.put(&objects.collect::<Vec<_>>()).await;
-        Mesh { services, store: Store::Kubernetes(api_server) }
+        SimulatedMesh { services, store: Store::Kubernetes(api_server) }
     }
 
     pub fn services(&self) -> usize {

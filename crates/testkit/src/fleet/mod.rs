@@ -1,5 +1,5 @@
-//! A fleet of simulated proxies on one control plane. Each subscribes as an Envoy does and acknowledges everything; no two
-//! are replicas of one workload unless asked for. Measures what the fleet receives, and when.
+//! A fleet of simulated proxies on one control plane. Each subscribes as an Envoy does and acknowledges everything.
+//! Measures what the fleet receives, and when.
 
 pub mod mesh;
 pub mod proxy;
@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_millis(30);
 /// Composition of a fleet: how many proxies of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FleetOptions {
-    /// Sidecars, each a workload of its own.
+    /// Sidecars of different workloads.
     pub workloads: usize,
     /// Sidecars that are replicas of one workload.
     pub replicas: usize,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
-/// Upper bound of what is told apart; later arrivals count as this.
+/// Later arrivals count as this late.
 const LONGEST_MS: usize = 20_000;
 
 /// Changes, and a histogram of how long each proxy took to receive each of them.

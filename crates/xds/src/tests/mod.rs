@@ -68,7 +68,7 @@ fn kind(short: &str) -> TypeUrl {
 
 /// The body of a test resource contains its name, because SotW responses do not.
 fn resource(name: &str, content: &str) -> Resource {
-    Resource::encoded(name, format!("{name}={content}").into())
+    Resource::encoded(name, format!("{name}={content}").into_bytes())
 }
 
 #[derive(Default)]
@@ -110,7 +110,7 @@ impl Client for Fake {
     fn rejected(&mut self, rejection: &Rejection<'_>) -> Verdict {
         let Some(sets) = self.instead.take() else { return Verdict::Unchanged };
         (self.sets, self.answers) = (sets, None);
-        let content = |resource: &Resource| String::from_utf8(resource.body.to_vec()).unwrap();
+        let content = |resource: &Resource| String::from_utf8(resource.body.joined().to_vec()).unwrap();
         for offered in rejection.offered {
             let former = match &offered.former {
                 Former::Nothing => "nothing".to_owned(),

@@ -31,7 +31,7 @@ impl Client for Known {
 }
 
 fn session(budget: &Budget, limits: Limits) -> Session<Known> {
-    let known = (0..10_000).map(|i| Resource::encoded(format!("known-{i}"), "".into()));
+    let known = (0..10_000).map(|i| Resource::encoded(format!("known-{i}"), Vec::new()));
     let set = Arc::new(ResourceSet::new(TypeUrl::ENDPOINT, known));
     let terms = Terms {
         protocol: Protocol::Delta,

@@ -159,10 +159,11 @@ fn section(message: &str, mut fields: Map<String, Value>) -> Value {
 
 /// A resource as protobuf's JSON of an `Any`. A resource that cannot be decoded shows the error.
 fn any(kind: &TypeUrl, resource: &Resource) -> Value {
+    let body = resource.body.joined();
     let shown = match kind {
-        kind if *kind == TypeUrl::NAME_TABLE => name_table(&resource.body),
-        kind if *kind == TypeUrl::SECRET => without_key(&resource.body).and_then(|body| message(kind, &body)),
-        kind => message(kind, &resource.body),
+        kind if *kind == TypeUrl::NAME_TABLE => name_table(&body),
+        kind if *kind == TypeUrl::SECRET => without_key(&body).and_then(|body| message(kind, &body)),
+        kind => message(kind, &body),
     };
     let mut fields = match shown {
         Ok(Value::Object(fields)) => fields,

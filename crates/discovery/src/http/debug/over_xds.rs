@@ -116,7 +116,7 @@ fn sync_status(connection: &Arc<Connection>) -> Option<Resource> {
     });
     let descriptor = api::reflect::envoy().get_message_by_name("envoy.service.status.v3.ClientConfig")?;
     let message = DynamicMessage::deserialize(descriptor, config).ok()?;
-    Some(Resource::encoded(proxy.id.clone(), message.encode_to_vec().into()))
+    Some(Resource::encoded(proxy.id.clone(), message.encode_to_vec()))
 }
 
 fn of_type(kind: &TypeUrl, watched: &Watched) -> Value {

@@ -169,7 +169,7 @@ fn clients() -> Vec<Arc<Proxy>> {
 fn served(view: &RenderedView) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut add = |set: &ResourceSet, name: &str| {
-        let body = set.get(name).map_or(b"none".to_vec(), |resource| resource.body.to_vec());
+        let body = set.get(name).map_or(b"none".to_vec(), |resource| resource.body.joined().to_vec());
         found.insert(format!("{} {name}", set.kind().short()), body);
     };
     for kind in [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::EXTENSION, TypeUrl::NAME_TABLE] {

@@ -28,7 +28,7 @@ const LONGEST_NAME: usize = 512;
 
 /// Whether a listener declares that it is for outbound traffic.
 pub(super) fn is_outbound(listener: &Resource) -> bool {
-    let listener = Listener::decode(&*listener.body);
+    let listener = Listener::decode(listener.body.joined());
     listener.is_ok_and(|listener| listener.traffic_direction() == TrafficDirection::Outbound)
 }
 
@@ -115,7 +115,7 @@ fn quoted(message: &str) -> Vec<String> {
 fn virtual_host(message: &str, table: &Resource) -> Option<String> {
     let (_, rest) = message.split_once("VirtualHosts[")?;
     let number: usize = rest.split_once(']')?.0.parse().ok()?;
-    let table = RouteConfiguration::decode(&*table.body).ok()?;
+    let table = RouteConfiguration::decode(table.body.joined()).ok()?;
     Some(table.virtual_hosts.get(number)?.name.clone())
 }
 
@@ -129,7 +129,7 @@ mod tests {
     fn check(message: &str, names: &[&str], expected: &[&str]) {
         let offered: Vec<Offered> = names
             .iter()
-            .map(|name| Offered { resource: Resource::encoded(*name, "".into()), former: Former::Nothing })
+            .map(|name| Offered { resource: Resource::encoded(*name, Vec::new()), former: Former::Nothing })
             .collect();
         let offered: Vec<&Offered> = offered.iter().collect();
         let found: Vec<&str> = named(message, &offered).iter().map(|offered| &*offered.resource.name).collect();

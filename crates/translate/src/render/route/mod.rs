@@ -1,5 +1,5 @@
-//! Renders route tables. Virtual hosts are rendered one by one, so that a table can be joined from cached encodings:
-//! repeated protobuf fields concatenate.
+//! Renders route tables, whole or in pieces of some virtual hosts that other tables share: repeated protobuf fields
+//! concatenate.
 
 mod action;
 mod filters;
@@ -16,10 +16,6 @@ use api::envoy::config::route::v3::{
     Decorator, DirectResponseAction, Route, RouteAction, RouteConfiguration, VirtualHost,
 };
 use api::{Duration, Resource, Struct, Value, value};
-use bytes::{Bytes, BytesMut};
-use model::hashed::Hashed;
-use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::names;
 use crate::plan::route::{
@@ -33,8 +29,6 @@ const BAD_GATEWAY: u32 = 502;
 const DEFAULT_ROUTE: &str = "default";
 /// The number of RouteConfiguration's field `virtual_hosts`.
 const VIRTUAL_HOSTS_FIELD: u32 = 2;
-/// Room for a field's key and length.
-const LENGTH_PREFIX: usize = 6;
 
 /// The route table.
 pub fn route(plan: &RoutePlan) -> RouteConfiguration {
@@ -47,19 +41,13 @@ pub fn resource(plan: &RoutePlan) -> Resource {
     Resource::new(plan.name.clone(), &route(plan))
 }
 
-/// The encoded route table, joined from encoded virtual hosts. `encoded` returns a cached encoding or a new one.
-pub fn joined(plan: &RoutePlan, mut encoded: impl FnMut(&Hashed<VirtualHostPlan>) -> Bytes) -> Bytes {
-    let hosts: Vec<Bytes> = plan.virtual_hosts.iter().map(&mut encoded).collect();
-    let shell = shell(plan);
-    let size = hosts.iter().map(|h| h.len() + LENGTH_PREFIX).sum::<usize>() + shell.encoded_len();
-    let mut out = BytesMut::with_capacity(size);
-    shell.encode_raw(&mut out);
+/// Some virtual hosts of a table, encoded. Such pieces, one after the other and after the shell, are the table.
+pub fn piece<'a>(hosts: impl IntoIterator<Item = &'a VirtualHostPlan>) -> Vec<u8> {
+    let mut out = Vec::new();
     for host in hosts {
-        encode_key(VIRTUAL_HOSTS_FIELD, WireType::LengthDelimited, &mut out);
-        encode_varint(host.len() as u64, &mut out);
-        out.extend_from_slice(&host);
+        prost::encoding::message::encode(VIRTUAL_HOSTS_FIELD, &virtual_host(host), &mut out);
     }
-    out.freeze()
+    out
 }
 
 /// The route table without its virtual hosts.
@@ -192,7 +180,8 @@ fn operation(plan: &RuleRoute, out: &Route) -> String {
 mod tests {
     use prost::Message;
 
-    use super::{DefaultRoute, Hashed, RouteConfiguration, RouteEntry, RoutePlan, TablePurpose, VirtualHostPlan};
+    use super::{DefaultRoute, RouteConfiguration, RouteEntry, RoutePlan, TablePurpose, VirtualHostPlan};
+    use model::hashed::Hashed;
 
     fn host(name: &str) -> Hashed<VirtualHostPlan> {
         let route = DefaultRoute {
@@ -215,7 +204,8 @@ mod tests {
     fn joined_table_equals_the_rendered_table() {
         let virtual_hosts = vec![host("cart"), host("orders")];
         let plan = RoutePlan { name: "80".into(), virtual_hosts, purpose: TablePurpose::Listener };
-        let joined = super::joined(&plan, |h| super::virtual_host(h).encode_to_vec().into());
-        assert_eq!(RouteConfiguration::decode(joined), Ok(super::route(&plan)));
+        let mut joined = super::shell(&plan).encode_to_vec();
+        plan.virtual_hosts.iter().for_each(|host| joined.extend(super::piece([&**host])));
+        assert_eq!(RouteConfiguration::decode(&*joined), Ok(super::route(&plan)));
     }
 }

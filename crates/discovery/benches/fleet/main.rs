@@ -3,21 +3,18 @@
 //! - `cargo bench -p discovery --bench fleet` measures 1,000 services and 200 sidecars on a real API server; with
 //!   `-- --istiod` istiod on the same API server too.
 //! - `-- --quick` measures a small mesh from files, in less than three minutes.
-//! - `-- --full` adds growth with services and sidecars, other fleets and a long churn, and writes `docs/performance/`.
+//! - `-- --full` adds growth with services and sidecars, other fleets and a long churn, and writes tables and plots into the docs.
 //! - `--services N`, `--sidecars N`, `--rounds N`, `--minutes N` (of the long churn) replace the defaults.
 
-#[path = "fleet/phases.rs"]
 mod phases;
-#[path = "fleet/plot.rs"]
 mod plot;
-#[path = "fleet/report.rs"]
 mod report;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use testkit::fleet::FleetOptions;
-use testkit::fleet::mesh::{ControlPlane, Mesh};
+use testkit::fleet::mesh::{ControlPlane, SimulatedMesh};
 
 use phases::Run;
 use plot::{Line, plot};
@@ -76,8 +73,8 @@ async fn main() {
     let binary = std::env::var_os("PILOTAGE_DISCOVERY").map(PathBuf::from);
     let binary = binary.unwrap_or_else(|| env!("CARGO_BIN_EXE_pilot-discovery").into());
     let mesh = match options.quick {
-        true => Mesh::in_files(options.services),
-        false => Mesh::in_kubernetes(options.services).await,
+        true => SimulatedMesh::in_files(options.services),
+        false => SimulatedMesh::in_kubernetes(options.services).await,
     };
     let mut columns = Vec::new();
     if options.istiod {
@@ -102,7 +99,7 @@ enum Product<'a> {
     Istiod,
 }
 
-async fn start(mesh: &Mesh, product: Product<'_>) -> ControlPlane {
+async fn start(mesh: &SimulatedMesh, product: Product<'_>) -> ControlPlane {
     match product {
         Product::Pilotage(binary) => mesh.serve(binary).await,
         Product::Istiod => mesh.serve_with_istiod().await,
@@ -110,7 +107,7 @@ async fn start(mesh: &Mesh, product: Product<'_>) -> ControlPlane {
 }
 
 /// All phases of the table.
-async fn measured(title: &str, mesh: &Mesh, product: Product<'_>, options: &Options) -> Column {
+async fn measured(title: &str, mesh: &SimulatedMesh, product: Product<'_>, options: &Options) -> Column {
     let fleet = FleetOptions { workloads: options.sidecars, ..FleetOptions::default() };
     let mut run = Run::sync(mesh, start(mesh, product).await, fleet).await;
     run.endpoint(options.rounds).await;
@@ -121,7 +118,7 @@ async fn measured(title: &str, mesh: &Mesh, product: Product<'_>, options: &Opti
 }
 
 /// Other fleets on the same mesh: replicas, gateways, slow readers, many held streams, a long churn.
-async fn others(mesh: &Mesh, binary: &Path, options: &Options) -> String {
+async fn others(mesh: &SimulatedMesh, binary: &Path, options: &Options) -> String {
     let pilotage = || start(mesh, Product::Pilotage(binary));
     let (all, slow) = (options.sidecars, options.sidecars / 20);
     let fleets = [
@@ -152,7 +149,7 @@ async fn others(mesh: &Mesh, binary: &Path, options: &Options) -> String {
 }
 
 /// The phases whose growth is measured.
-async fn grown(title: String, mesh: &Mesh, binary: &Path, sidecars: usize, rounds: usize) -> Column {
+async fn grown(title: String, mesh: &SimulatedMesh, binary: &Path, sidecars: usize, rounds: usize) -> Column {
     let fleet = FleetOptions { workloads: sidecars, ..FleetOptions::default() };
     let mut run = Run::sync(mesh, start(mesh, Product::Pilotage(binary)).await, fleet).await;
     run.endpoint(rounds).await;
@@ -164,14 +161,14 @@ async fn grown(title: String, mesh: &Mesh, binary: &Path, sidecars: usize, round
 async fn by_services(binary: &Path, options: &Options) -> Sweep {
     let mut columns = Vec::new();
     for services in SERVICES {
-        let mesh = Mesh::in_kubernetes(services).await;
+        let mesh = SimulatedMesh::in_kubernetes(services).await;
         columns.push(grown(services.to_string(), &mesh, binary, options.sidecars, options.rounds).await);
     }
     Sweep { of: "services", sizes: SERVICES.into(), columns }
 }
 
 async fn by_sidecars(binary: &Path, options: &Options) -> Sweep {
-    let mesh = Mesh::in_kubernetes(options.services).await;
+    let mesh = SimulatedMesh::in_kubernetes(options.services).await;
     let mut columns = Vec::new();
     for sidecars in SIDECARS {
         columns.push(grown(sidecars.to_string(), &mesh, binary, sidecars, options.rounds).await);
