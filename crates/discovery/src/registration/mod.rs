@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::change::Batch;
-use model::config::Key;
+use model::config::{Key, Object, Spec};
 use model::proxy::Proxy;
-use model::registration::{Registration, service_account};
+use model::registration::{HEALTH_CHECKS, Registration, service_account};
 use model::settings::Knobs;
 use model::snapshot::Snapshot;
 use parking_lot::Mutex;
@@ -135,18 +135,16 @@ impl Registrar {
             Some(_) if !shared.has_groups => return Ok(None),
             None if !shared.has_health => return Ok(None),
             Some(group) => shared.check(group, proxy, identity, snapshot)?,
-            None => {
-                if snapshot.objects.get(&registration.entry).is_none() || !shared.is_of(proxy, identity, "") {
-                    return Ok(None);
-                }
-            }
+            None => match snapshot.objects.get(&registration.entry).and_then(probed_account) {
+                Some(account) if shared.is_of(proxy, identity, &account) => {}
+                _ => return Ok(None),
+            },
         }
-        let events = shared.workload(&registration);
         let connected = WorkloadEvent::Connected { number, proxy: Arc::clone(proxy) };
-        if events.try_send(connected).is_err() {
-            return Err(Status::resource_exhausted(format!("too many streams register {}", registration.entry)));
+        match shared.notify(&registration, connected) {
+            Some(events) => Ok(Some(RegisteredStream { number, events })),
+            None => Err(Status::resource_exhausted(format!("too many streams register {}", registration.entry))),
         }
-        Ok(Some(RegisteredStream { number, events }))
     }
 }
 
@@ -181,16 +179,20 @@ impl Shared {
         !self.checks_identity || identity.is_some_and(is_own)
     }
 
-    /// The channel to the task of an entry, which is started if there is none.
-    fn workload(self: &Arc<Self>, registration: &Registration) -> mpsc::Sender<WorkloadEvent> {
+    /// Sends an event to the task of an entry, which is started if there is none. `None` if too many events wait. The lock is
+    /// held until the event is sent, so that the task does not end before it has received it.
+    fn notify(
+        self: &Arc<Self>,
+        registration: &Registration,
+        event: WorkloadEvent,
+    ) -> Option<mpsc::Sender<WorkloadEvent>> {
         let mut workloads = self.workloads.lock();
-        if let Some(events) = workloads.get(&registration.entry) {
-            return events.clone();
-        }
-        let (sender, events) = mpsc::channel(QUEUE);
-        workloads.insert(registration.entry.clone(), sender.clone());
-        tokio::spawn(RegisteredWorkload::new(Arc::clone(self), registration.clone()).run(events));
-        sender
+        let events = workloads.entry(registration.entry.clone()).or_insert_with(|| {
+            let (sender, events) = mpsc::channel(QUEUE);
+            tokio::spawn(RegisteredWorkload::new(Arc::clone(self), registration.clone()).run(events));
+            sender
+        });
+        events.try_send(event).is_ok().then(|| events.clone())
     }
 
     /// Ends the task of an entry, unless an event arrived meanwhile.
@@ -202,6 +204,13 @@ impl Shared {
         }
         is_idle
     }
+}
+
+/// The service account of an entry whose agent reports its health; `None` if it has no such agent.
+fn probed_account(entry: &Object) -> Option<String> {
+    let Spec::WorkloadEntry(workload) = &entry.spec else { return None };
+    let has_checks = entry.meta.annotations.get(HEALTH_CHECKS).is_some_and(|value| **value == *"true");
+    has_checks.then(|| workload.open().service_account)
 }
 
 impl RegisteredStream {

@@ -97,3 +97,45 @@ fn answer(version: &str, uid: &str, verdict: Verdict) -> String {
     }
     json!({"apiVersion": version, "kind": KIND, "response": response}).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use serde_json::{Value, json};
+
+    use super::{WebhookMetrics, review};
+
+    /// The answer for a route with this regular expression.
+    fn answer(regex: &str) -> Value {
+        let rule = json!({"match": [{"uri": {"regex": regex}}], "route": [{"destination": {"host": "a"}}]});
+        let body = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {"uid": "u", "operation": "CREATE", "object": {
+                "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+                "metadata": {"name": "a", "namespace": "shop"}, "spec": {"hosts": ["a"], "http": [rule]}}},
+        });
+        let begun = Instant::now();
+        let answer = review(body.to_string().as_bytes(), &WebhookMetrics::default());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// Nesting exhausted the stack of the webhook.
+    #[test]
+    fn cve_2022_24726_deep_expressions_and_documents_are_rejected() {
+        let deep = format!("{}a{}", "(".repeat(100_000), ")*".repeat(100_000));
+        assert_eq!(answer(&deep)["response"]["allowed"], false);
+        let answer = review("[".repeat(100_000).as_bytes(), &WebhookMetrics::default());
+        assert!(answer.contains("could not parse the review"), "{answer}");
+    }
+
+    /// Compiling a repetition took all memory.
+    #[test]
+    fn cve_2022_39278_huge_repetitions_are_rejected() {
+        for regex in ["(a{1000}){1000}", "((a{100}){100}){100}", "(\\pL{500}){500}", "[\\s\\S]{0,1000}{1000}"] {
+            assert_eq!(answer(regex)["response"]["allowed"], false, "{regex}");
+        }
+        assert_eq!(answer("/cart/[0-9]{1,8}")["response"]["allowed"], true);
+    }
+}

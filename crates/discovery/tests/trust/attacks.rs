@@ -141,21 +141,6 @@ async fn foreign_certificates_fail_the_handshake() {
 }
 
 #[tokio::test]
-async fn a_forwarded_certificate_counts_only_from_a_named_address() {
-    let header = ("x-forwarded-client-cert".to_owned(), format!("URI={FRONT}"));
-    for (blocks, is_trusted) in [("", false), ("10.0.0.0/8", false), ("127.0.0.0/8", true)] {
-        let mesh = Mesh::start(&[("TRUSTED_GATEWAY_CIDR", blocks)]).await;
-        let mut client = CaClient::new(mesh.secure, &mesh.roots().await, None, None);
-        client.headers = vec![header.clone()];
-        let result = client.certificate(FRONT, 0).await;
-        match is_trusted {
-            true => drop(result.unwrap()),
-            false => assert_refused(blocks, result, Code::Unauthenticated),
-        }
-    }
-}
-
-#[tokio::test]
 async fn keys_appear_in_no_output() {
     let mut mesh = Mesh::start(&[("PILOTAGE_LOG", "debug")]).await;
     mesh.serves_an_honest_caller().await;

@@ -81,7 +81,12 @@ impl Mesh {
         for (name, value) in replaced.as_object().unwrap() {
             claims[name] = value.clone();
         }
-        token::sign(&self.issuer, "test", &claims).unwrap()
+        self.signed(&claims)
+    }
+
+    /// A token with any payload, signed by the issuer.
+    pub(crate) fn signed(&self, payload: &Value) -> String {
+        token::sign(&self.issuer, "test", payload).unwrap()
     }
 
     /// A client with the token of service account `front`.

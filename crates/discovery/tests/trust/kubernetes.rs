@@ -12,7 +12,8 @@ use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::kubectl::Kubectl;
 use testkit::kubernetes::ApiServer;
 use testkit::tls::TlsClient;
-use testkit::{ports, servers, wait};
+use testkit::{client, ports, servers, wait};
+use tokio::net::TcpStream;
 use tonic::Code;
 use trust::certificate::Certificate;
 
@@ -167,6 +168,35 @@ async fn tokens_of_a_remote_cluster_are_reviewed_there() {
         certificate(&far, "east").await.map_or(Ok(()), |names| Err(format!("{names:?}")))
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_optional_permissions_everything_else_works() {
+    let Some((api, account)) = cluster().await else { return };
+    for role in ["roots", "tokens", "registration", "webhooks", "status", "classes"] {
+        let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+        api.delete(&format!("{bindings}/istiod-{role}-istio-system")).await.unwrap();
+    }
+    let (mut server, address) = replica(&account, "one").await;
+    let (roots, good) = (roots(&api).await, token(&api, "keeper", Some("istio-ca")).await);
+    // Without reviews no token is accepted.
+    wait::until_within(Duration::from_secs(60), "a refusal", async || {
+        let client = CaClient::new(address, &roots, None, Some(&good));
+        match client.certificate(KEEPER, 0).await {
+            Err((code, _)) if code == Code::Unauthenticated as i32 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    wait::until_within(Duration::from_secs(60), "a problem", async || {
+        let page = client::get(server.monitoring(), "discovery", "/debug/problems").await?.body;
+        if page.contains("could not write the ConfigMaps istio-ca-root-cert") { Ok(()) } else { Err(page) }
+    })
+    .await;
+    // Everything else works.
+    let plain = TcpStream::connect(server.grpc()).await.unwrap();
+    assert_eq!(open(plain, None, "shop").await.end(Duration::from_secs(2)).await, (true, None));
+    server.process().check_alive();
 }
 
 async fn config_maps_are_restored(api: &ApiServer, roots: &str) {

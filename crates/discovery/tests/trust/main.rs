@@ -5,6 +5,7 @@
 
 mod agent;
 mod attacks;
+mod cves;
 mod files;
 mod fixture;
 mod issue;
