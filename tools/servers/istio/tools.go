@@ -3,4 +3,7 @@
 // Package tools names the programs of this module, so that go.mod pins what they need.
 package tools
 
-import _ "istio.io/istio/pilot/cmd/pilot-discovery"
+import (
+	_ "istio.io/istio/istioctl/cmd/istioctl"
+	_ "istio.io/istio/pilot/cmd/pilot-discovery"
+)

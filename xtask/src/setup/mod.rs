@@ -37,14 +37,19 @@ const PARTS: &[ServerPart] = &[
     built("etcd", "etcd", "go.etcd.io/etcd/server/v3", ""),
     built("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ""),
     built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
+    built("kubelet", "kubelet", go::OWN, ""),
+    built("istioctl", "istio", "istio.io/istio/istioctl/cmd/istioctl", ISTIO_TAGS),
     built("helm", "helm", "helm.sh/helm/v3/cmd/helm", ""),
     built("consul", "consul", "github.com/hashicorp/consul", ""),
     ServerPart { name: "eureka.jar", from: ServerOrigin::Maven },
     built("mcp-client", "mcp", go::OWN, ""),
+    built("grpc-app", "grpc", go::OWN, ""),
     ServerPart { name: "cargo-deny", from: ServerOrigin::Cargo(cargo_tool::DENY) },
     ServerPart { name: "iptables", from: ServerOrigin::Debian(debian::IPTABLES) },
 ];
-const PEER: ServerPart = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", "vtprotobuf,disable_pgv");
+const PEER: ServerPart = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", ISTIO_TAGS);
+/// The build tags of Istio's releases.
+const ISTIO_TAGS: &str = "vtprotobuf,disable_pgv";
 
 const fn built(name: &'static str, module: &'static str, package: &'static str, tags: &'static str) -> ServerPart {
     ServerPart { name, from: ServerOrigin::Go(go::Program { name, module, package, tags }) }
