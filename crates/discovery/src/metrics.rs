@@ -1,6 +1,7 @@
 //! Counters and histograms recorded while serving, with upstream's names, labels and buckets, so that its dashboards and
 //! Kiali work unchanged. Values that can be read at any time are in `http::metrics`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,9 @@ use std::time::Duration;
 use api::TypeUrl;
 use model::change::{Batch, Change};
 use model::config::Kind;
+use model::problem::{Problem, Severity, Subject};
 use model::snapshot::{Delta, Snapshot};
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::family::Family;
@@ -52,6 +55,13 @@ struct PhaseLabel {
     phase: &'static str,
 }
 
+/// `{type="gateway",name="shop/web"}`
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConfigLabels {
+    r#type: String,
+    name: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EventLabels {
     r#type: String,
@@ -73,6 +83,7 @@ pub struct Metrics {
     registry: Registry,
     pushes: Counters<TypeLabel>,
     push_time: Histograms<TypeLabel>,
+    send_time: Histogram,
     send_size: Histograms<TypeLabel>,
     queue_time: Histogram,
     convergence_time: Histogram,
@@ -85,7 +96,14 @@ pub struct Metrics {
     rejects: Counters<TypeLabel>,
     expired_nonces: Counters<TypeLabel>,
     refused_streams: Counters<TypeLabel>,
+    internal_errors: PlainCounter,
+    rejected_configs: Counters<ConfigLabels>,
+    /// Objects with their own time series in `rejected_configs`.
+    rejected_names: Mutex<BTreeSet<(String, String)>>,
 }
+
+/// Number of objects with their own time series; further ones share one.
+const MOST_REJECTED: usize = 1000;
 
 impl Default for Metrics {
     fn default() -> Metrics {
@@ -94,6 +112,7 @@ impl Default for Metrics {
             registry: Registry::default(),
             pushes: Family::default(),
             push_time: timings(|| Histogram::new(PUSH_SECONDS)),
+            send_time: Histogram::new(PUSH_SECONDS),
             send_size: timings(|| Histogram::new(SIZES)),
             queue_time: Histogram::new(PROXY_SECONDS),
             convergence_time: Histogram::new(PROXY_SECONDS),
@@ -106,6 +125,9 @@ impl Default for Metrics {
             rejects: Family::default(),
             expired_nonces: Family::default(),
             refused_streams: Family::default(),
+            internal_errors: PlainCounter::default(),
+            rejected_configs: Family::default(),
+            rejected_names: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -117,6 +139,8 @@ impl Metrics {
         let all = &mut self.registry;
         all.register("pilot_xds_pushes", "Responses sent to clients, by type", self.pushes.clone());
         all.register("pilot_xds_push_time", "Seconds to make and send a response", self.push_time.clone());
+        let help = "Seconds until the connection takes a response";
+        all.register("pilot_xds_send_time", help, self.send_time.clone());
         all.register("pilot_xds_config_size_bytes", "Bytes of responses", self.send_size.clone());
         all.register(
             "pilot_proxy_queue_time",
@@ -125,7 +149,8 @@ impl Metrics {
         );
         let help = "Seconds from a change until it is sent to a client";
         all.register("pilot_proxy_convergence_time", help, self.convergence_time.clone());
-        all.register("pilot_debounce_time", "Seconds to gather and apply changes", self.debounce_time.clone());
+        let help = "Seconds from the first change of a push until all of them are applied";
+        all.register("pilot_debounce_time", help, self.debounce_time.clone());
         all.register("pilot_pushcontext_init_seconds", "Seconds to apply changes", self.init_time.clone());
         let help = "Seconds of a push round, by phase: to apply changes (ingest), and from then until a client was sent them (send)";
         all.register("pilotage_round_seconds", help, self.round_time.clone());
@@ -136,6 +161,10 @@ impl Metrics {
         all.register("pilot_xds_expired_nonce", "Requests with an outdated nonce", self.expired_nonces.clone());
         let help = "Streams ended because of their client, by gRPC status";
         all.register("pilotage_refused_streams", help, self.refused_streams.clone());
+        let help = "Streams ended by an error of this server";
+        all.register("pilot_total_xds_internal_errors", help, self.internal_errors.clone());
+        let help = "Objects that were rejected, or ignored in part, counted when they change";
+        all.register("pilot_total_rejected_configs", help, self.rejected_configs.clone());
     }
 
     /// The metrics in order of registration.
@@ -163,8 +192,44 @@ impl Metrics {
         self.expired_nonces.get_or_create(&of_type(kind)).add(1);
     }
 
-    /// Records a stream that was ended because of its client.
+    /// Records how long the connection took to accept a response.
+    pub fn delivered(&self, took: Duration) {
+        self.send_time.observe(took.as_secs_f64());
+    }
+
+    /// Records a new problem of an object.
+    pub fn rejected(&self, problem: &Problem) {
+        if problem.severity == Severity::Info {
+            return;
+        }
+        let (kind, name) = match &problem.about {
+            Subject::Object(key) => (key.kind.as_str().to_lowercase(), format!("{}/{}", key.namespace, key.name)),
+            Subject::Document { kind, namespace, name } => {
+                let namespace = namespace.as_ref().map_or("", |namespace| namespace.as_str());
+                (kind.to_lowercase(), format!("{namespace}/{name}"))
+            }
+            _ => return,
+        };
+        let labels = self.rejected_labels(kind, name);
+        self.rejected_configs.get_or_create(&labels).add(1);
+    }
+
+    fn rejected_labels(&self, kind: String, name: String) -> ConfigLabels {
+        let mut names = self.rejected_names.lock();
+        let object = (kind, name);
+        if names.len() >= MOST_REJECTED && !names.contains(&object) {
+            return ConfigLabels { r#type: OTHER.to_owned(), name: OTHER.to_owned() };
+        }
+        names.insert(object.clone());
+        let (kind, name) = object;
+        ConfigLabels { r#type: kind, name }
+    }
+
+    /// Records a stream that was ended because of its client, or by an error of this server.
     pub fn refused_stream(&self, code: tonic::Code) {
+        if code == tonic::Code::Internal {
+            self.internal_errors.add(1);
+        }
         self.refused_streams.get_or_create(&TypeLabel { r#type: format!("{code:?}") }).add(1);
     }
 
@@ -201,9 +266,9 @@ impl Metrics {
         add(&self.inbound_updates, &[("config", config), ("eds", eds), ("svc", svc), ("svcdelete", svcdelete)]);
     }
 
-    /// Records the application of batches.
-    pub fn applied(&self, before: &Snapshot, after: &Snapshot, delta: &Delta, took: Duration) {
-        self.debounce_time.observe(took.as_secs_f64());
+    /// Records the application of batches, of which the first arrived this long ago.
+    pub fn applied(&self, before: &Snapshot, after: &Snapshot, delta: &Delta, took: Duration, waited: Duration) {
+        self.debounce_time.observe(waited.as_secs_f64());
         self.round_time.get_or_create(&PhaseLabel { phase: "ingest" }).observe(took.as_secs_f64());
         self.init_time.observe(took.as_secs_f64());
         for key in &delta.objects {
@@ -260,9 +325,10 @@ mod tests {
     use std::time::Duration;
 
     use api::TypeUrl;
+    use model::problem::{Problem, Subject};
     use prometheus_client::encoding::text::encode;
 
-    use super::Metrics;
+    use super::{MOST_REJECTED, Metrics};
 
     fn text(metrics: &Metrics) -> String {
         let mut text = String::new();
@@ -289,6 +355,25 @@ mod tests {
             r#"pilot_proxy_convergence_time_bucket{le="0.5"} 1"#,
         ] {
             assert!(text.lines().any(|l| l == line), "no line {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn rejected_objects_are_counted_by_name_up_to_a_limit() {
+        let metrics = Metrics::default();
+        let about =
+            |name: usize| Subject::Document { kind: "Gateway".into(), namespace: None, name: name.to_string().into() };
+        for name in 0..MOST_REJECTED + 5 {
+            metrics.rejected(&Problem::error(about(name), "bad"));
+        }
+        metrics.rejected(&Problem::error(about(7), "bad in another way"));
+        let text = text(&metrics);
+        for line in [
+            "# TYPE pilot_total_rejected_configs counter",
+            r#"pilot_total_rejected_configs{type="gateway",name="/7"} 2"#,
+            r#"pilot_total_rejected_configs{type="other",name="other"} 5"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "no line {line}");
         }
     }
 

@@ -43,6 +43,27 @@ pub struct SourceCounts {
     pub watches: usize,
     /// Requests made so far.
     pub requests: u64,
+    /// Fetches of key sets so far that succeeded, and that failed.
+    pub key_fetches: (u64, u64),
+    /// Events of an API server so far, by `RegistryKind` and `RegistryEvent`.
+    pub registry_events: [[u64; 3]; 4],
+}
+
+/// A kind of object that makes services and endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegistryKind {
+    Service,
+    EndpointSlice,
+    Pod,
+    Node,
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegistryEvent {
+    Add,
+    Update,
+    Delete,
 }
 
 /// A source's health at one moment.
@@ -123,6 +144,16 @@ impl SourceHealth {
     /// Counts a request.
     pub fn count_request(&self) {
         self.lock().counts.requests += 1;
+    }
+
+    pub(crate) fn count_event(&self, kind: RegistryKind, event: RegistryEvent) {
+        self.lock().counts.registry_events[kind as usize][event as usize] += 1;
+    }
+
+    pub(crate) fn count_key_fetch(&self, succeeded: bool) {
+        let mut report = self.lock();
+        let (successes, failures) = &mut report.counts.key_fetches;
+        *(if succeeded { successes } else { failures }) += 1;
     }
 
     pub(crate) fn count_batch(&self, changes: &[Change]) {

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::envoy::config::core::v3::Node;
 use api::{Resource, TypeUrl, Version};
@@ -23,7 +24,8 @@ pub trait Control: Send + Sync + 'static {
     /// `Unavailable` before all sources have synced makes clients retry.
     fn connect(&self, node: Node, peer: Peer) -> impl Future<Output = Result<Self::Client, Status>> + Send;
 
-    /// Called when the server ends a stream because its client exceeded a limit or sent an invalid request.
+    /// Called when the server ends a stream because its client may not be served, exceeded a limit or sent an invalid
+    /// request, or because of an error of the server.
     fn refused(&self, _address: Option<SocketAddr>, _status: &Status) {}
 }
 
@@ -66,6 +68,9 @@ pub trait Client: Send + 'static {
 
     /// Called for every event on the stream, for debug pages and metrics.
     fn observe(&mut self, event: &Event<'_>);
+
+    /// The transport accepted the last response after this time.
+    fn delivered(&mut self, _took: Duration) {}
 
     /// The client rejected its last response. If `current` still returns the rejected resources after this call,
     /// they count as delivered: sending them again would only get them rejected again.

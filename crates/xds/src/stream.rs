@@ -31,6 +31,16 @@ const FEW_NAMES: usize = 64;
 /// Requests of a client that are read before other tasks run.
 const REQUESTS_IN_A_ROW: usize = 8;
 
+/// Statuses that an operator should know of. Others are ordinary: a server that stops, a client that leaves.
+const REFUSALS: [Code; 6] = [
+    Code::ResourceExhausted,
+    Code::InvalidArgument,
+    Code::DeadlineExceeded,
+    Code::Unauthenticated,
+    Code::PermissionDenied,
+    Code::Internal,
+];
+
 /// The request message of a protocol.
 pub(crate) trait Request: Fields + Send + 'static {
     fn kind(&self) -> &str;
@@ -103,7 +113,7 @@ pub(crate) async fn run<C: Control, R: Request>(
         () = stop.cancelled() => Status::unavailable("the server is shutting down"),
         status = converse::<C, R>(&*control, &mut requests, &responses, peer, terms) => status,
     };
-    if [Code::ResourceExhausted, Code::InvalidArgument, Code::DeadlineExceeded].contains(&status.code()) {
+    if REFUSALS.contains(&status.code()) {
         control.refused(address, &status);
     }
     // An error means that the client has disconnected; its status is not needed then.
@@ -181,6 +191,7 @@ async fn exchange<C: Client, R: Request>(
 ) -> Result<Box<Session<C>>, Status> {
     let mut due = true;
     let mut in_a_row = 0_usize;
+    let mut queued: Option<Instant> = None;
     let mut alarm = Alarm::default();
     loop {
         alarm.set(session.wakes_at());
@@ -199,10 +210,17 @@ async fn exchange<C: Client, R: Request>(
             }
             slot = responses.reserve(), if due => {
                 let slot = slot.map_err(|_| Status::cancelled("the client left"))?;
+                // One response is queued at most, so the one before has been taken.
+                if let Some(queued) = queued.take() {
+                    session.client.delivered(queued.elapsed());
+                }
                 let response;
                 (session, response) = next(session).await?;
                 match response {
-                    Some(response) => slot.send(Ok(response.chunks)),
+                    Some(response) => {
+                        slot.send(Ok(response.chunks));
+                        queued = Some(Instant::now());
+                    }
                     None => due = false,
                 }
             }

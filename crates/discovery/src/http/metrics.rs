@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,16 +10,20 @@ use axum::extract::State;
 use axum::response::Response;
 use cli::{output, version};
 use model::config::Kind;
+use model::problem::Severity;
+use model::snapshot::Snapshot;
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::{encode, encode_registry};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use sources::health::{self, SourceHealth, SourceReport};
 
 use super::Pages;
+use super::debug::status::gap_counts;
+use super::samples::{Labelled, counters, gauge, labelled};
+use super::{histogram, process};
 use crate::metrics::short;
 use crate::serve::clients::Connection;
 use crate::serve::session::ControlPlane;
@@ -43,7 +46,7 @@ fn text(pages: &Pages) -> Result<String, fmt::Error> {
     let mut text = String::new();
     encode_registry(&mut text, pages.pilot().metrics().registry())?;
     encode(&mut text, pages.current())?;
-    Ok(text)
+    Ok(histogram::with_gos_edges(&text))
 }
 
 /// Metrics that are read on request.
@@ -79,6 +82,9 @@ impl Collector for CurrentValues {
         let routes = world.objects.of(Kind::VirtualService).count();
         gauge(&mut encoder, "pilot_services", "Services known", world.services.len() as f64)?;
         gauge(&mut encoder, "pilot_virt_services", "VirtualServices known", routes as f64)?;
+        for (name, help, count) in gap_counts(&self.pilot, &world) {
+            gauge(&mut encoder, name, help, count as f64)?;
+        }
         if let Some(trust) = &self.pilot.trust {
             trust_gauges(&mut encoder, trust)?;
         }
@@ -95,8 +101,7 @@ impl Collector for CurrentValues {
         let no: &[(&str, &str)] = &[("held", "false")];
         labelled(&mut encoder, "pilotage_credentials", help, &[(yes, held.len() as f64), (no, known.len() as f64)])?;
         self.clients(&mut encoder)?;
-        let problems = world.problems.values().map(Vec::len).sum::<usize>();
-        gauge(&mut encoder, "pilot_total_rejected_configs", "Problems in configuration", problems as f64)?;
+        self.problems(&mut encoder, &world)?;
         let register = self.pilot.register();
         let objects: &[(&str, &str)] = &[("what", "object")];
         let resources: &[(&str, &str)] = &[("what", "resource")];
@@ -113,20 +118,23 @@ impl Collector for CurrentValues {
         let name = "pilotage_log_lines_dropped_total";
         let mut dropped = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         dropped.encode_gauge(&(output::dropped() as f64))?;
-        process(&mut encoder)
+        process::metrics(&mut encoder)
     }
 }
 
 /// Name, help and value of a metric of each source.
 type OfSource = (&'static str, &'static str, fn(&SourceReport) -> f64);
 
-const OF_SOURCES: [OfSource; 8] = [
+const OF_SOURCES: [OfSource; 6] = [
     ("pilotage_source_synced", "Whether a source is synced", |r| number_of(r.state != health::SourceState::Syncing)),
     ("pilotage_source_stale", "Whether the last good state is served", |r| number_of(is_stale(r))),
     ("pilotage_source_age_seconds", "Seconds since the state of a source was last confirmed", age),
     ("pilotage_source_services", "Services of a registry", |r| r.counts.services as f64),
     ("pilotage_source_endpoints", "Endpoints of a registry", |r| r.counts.endpoints as f64),
     ("pilotage_source_watches", "Open watches and blocking queries", |r| r.counts.watches as f64),
+];
+
+const COUNTERS_OF_SOURCES: [OfSource; 2] = [
     ("pilotage_source_requests", "Requests sent", |r| r.counts.requests as f64),
     ("pilotage_source_restarts", "Restarts of a source after a failure", |r| r.counts.restarts as f64),
 ];
@@ -151,7 +159,38 @@ impl CurrentValues {
             let values: Vec<Labelled<'_>> = labels.iter().map(|l| &l[..]).zip(reports.iter().map(of)).collect();
             labelled(encoder, name, help, &values)?;
         }
-        Ok(())
+        for (name, help, of) in COUNTERS_OF_SOURCES {
+            let values: Vec<Labelled<'_>> = labels.iter().map(|l| &l[..]).zip(reports.iter().map(of)).collect();
+            counters(encoder, name, help, &values)?;
+        }
+        registry_events(encoder, &reports)?;
+        let (fetched, failed) =
+            reports.iter().map(|r| r.counts.key_fetches).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let help = "Fetches of JSON Web Key Sets that succeeded";
+        counters(encoder, "pilot_jwks_resolver_network_fetch_success_total", help, &[(&[], fetched as f64)])?;
+        let help = "Fetches of JSON Web Key Sets that failed";
+        counters(encoder, "pilot_jwks_resolver_network_fetch_fail_total", help, &[(&[], failed as f64)])?;
+        self.clusters(encoder, &reports)
+    }
+
+    /// Kubernetes clusters whose services are read.
+    fn clusters(&self, encoder: &mut DescriptorEncoder<'_>, reports: &[SourceReport]) -> fmt::Result {
+        let local = reports.iter().filter(|report| &*report.source.0 == "Kubernetes").count();
+        let remote = self.pilot.sources().remotes().len();
+        let (of_local, of_remote) = ([("cluster_type", "local")], [("cluster_type", "remote")]);
+        let values: &[Labelled<'_>] = &[(&of_local, local as f64), (&of_remote, remote as f64)];
+        labelled(encoder, "istiod_managed_clusters", "Kubernetes clusters that are read", values)
+    }
+
+    /// Current problems in the configuration.
+    fn problems(&self, encoder: &mut DescriptorEncoder<'_>, world: &Snapshot) -> fmt::Result {
+        let of = |severity: Severity| {
+            world.problems.values().flatten().filter(|problem| problem.severity == severity).count() as f64
+        };
+        let labels = [("info", Severity::Info), ("warning", Severity::Warning), ("error", Severity::Error)]
+            .map(|(name, severity)| ([("severity", name)], of(severity)));
+        let values: Vec<Labelled<'_>> = labels.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        labelled(encoder, "pilotage_problems", "Problems in the configuration, by severity", &values)
     }
 
     fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -167,6 +206,25 @@ impl CurrentValues {
         labelled(encoder, "pilot_xds", "Connected clients, by version", &values)?;
         OF_REFUSALS.iter().try_for_each(|kind| refusals(encoder, kind, &connections))
     }
+}
+
+/// Upstream's names of kinds and events.
+const REGISTRY_KINDS: [&str; 4] = ["Services", "EndpointSlice", "Pods", "Nodes"];
+const REGISTRY_EVENTS: [&str; 3] = ["add", "update", "delete"];
+
+/// Events of API servers, of all clusters together.
+fn registry_events(encoder: &mut DescriptorEncoder<'_>, reports: &[SourceReport]) -> fmt::Result {
+    let mut samples = Vec::new();
+    for (kind, kind_name) in REGISTRY_KINDS.into_iter().enumerate() {
+        for (event, event_name) in REGISTRY_EVENTS.into_iter().enumerate() {
+            let count: u64 = reports.iter().map(|report| report.counts.registry_events[kind][event]).sum();
+            if count > 0 {
+                samples.push(([("type", kind_name), ("event", event_name)], count as f64));
+            }
+        }
+    }
+    let values: Vec<Labelled<'_>> = samples.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+    counters(encoder, "pilot_k8s_reg_events", "Events of Kubernetes services, endpoints, pods and nodes", &values)
 }
 
 /// Types whose rejections are counted by client, as in upstream.
@@ -212,9 +270,6 @@ fn version_label(version: Option<&str>) -> &str {
     }
 }
 
-/// Labels and value of a sample.
-type Labelled<'a> = (&'a [(&'a str, &'a str)], f64);
-
 /// Ends of certificates, and the step of a root's rotation.
 fn trust_gauges(encoder: &mut DescriptorEncoder<'_>, trust: &Trust) -> fmt::Result {
     let Some(state) = trust.now() else { return Ok(()) };
@@ -236,51 +291,4 @@ fn trust_gauges(encoder: &mut DescriptorEncoder<'_>, trust: &Trust) -> fmt::Resu
     let help = "Step of the replacement of a self-signed root: alone, announced or signing";
     let current: &[(&str, &str)] = &[("step", state.step.name())];
     labelled(encoder, "pilotage_root_rotation_step", help, &[(current, 1.0)])
-}
-
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
-    let gauge = ConstGauge::new(value);
-    gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
-}
-
-fn labelled(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, values: &[Labelled<'_>]) -> fmt::Result {
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in values {
-        ConstGauge::new(*value).encode(metric.encode_family(labels)?)?;
-    }
-    Ok(())
-}
-
-/// Clock ticks per second in `/proc`: 100 on every Linux architecture.
-const TICKS: f64 = 100.0;
-const PAGE: f64 = 4096.0;
-
-/// Standard process metrics from `/proc`; none if it cannot be read.
-fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The process name is in parentheses and may contain spaces.
-    let fields: Vec<f64> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(1).map(number).collect();
-    // Indexes count from the field after the state: user and system time, start time, virtual and resident size.
-    if let [user, system, .., start, virtual_size, resident] = fields.get(10..=20).unwrap_or_default() {
-        let (name, help) = ("process_cpu_seconds_total", "CPU time in seconds");
-        let mut cpu = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        cpu.encode_gauge(&((user + system) / TICKS))?;
-        gauge(encoder, "process_resident_memory_bytes", "Resident memory", resident * PAGE)?;
-        gauge(encoder, "process_virtual_memory_bytes", "Virtual memory", *virtual_size)?;
-        gauge(encoder, "process_start_time_seconds", "When the process started", started(*start))?;
-    }
-    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    gauge(encoder, "process_open_fds", "Open file descriptors", open as f64)
-}
-
-fn number(text: &str) -> f64 {
-    text.parse().unwrap_or_default()
-}
-
-/// Start time since the epoch; `/proc` has it in ticks since boot.
-fn started(ticks: f64) -> f64 {
-    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let since_boot = uptime.split_whitespace().next().map_or(0.0, number);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
-    now - since_boot + ticks / TICKS
 }

@@ -5,10 +5,13 @@
 mod controlz;
 mod debug;
 mod guard;
+mod histogram;
 mod metrics;
+mod process;
 mod ready;
 mod registration;
 mod response;
+mod samples;
 mod shared;
 mod slashes;
 mod unread;

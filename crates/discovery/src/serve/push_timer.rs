@@ -58,6 +58,11 @@ impl PushTimer {
         }
     }
 
+    /// The connection accepted a response.
+    pub(crate) fn delivered(&self, took: Duration) {
+        self.metrics.delivered(took);
+    }
+
     pub(crate) fn refused(&self, kind: &TypeUrl) {
         self.metrics.refused(kind);
     }

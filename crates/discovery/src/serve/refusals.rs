@@ -1,4 +1,5 @@
-//! Logs streams that the server ended because of their clients: at a limited rate, however often clients try.
+//! Logs streams that the server ended because of their clients, or by an internal error: at a limited rate, however often
+//! clients try.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ impl Refusals {
         let peer = address.map(|address| address.to_string()).unwrap_or_default();
         let reason = status.message();
         let reason = reason[..reason.floor_char_boundary(LONGEST)].escape_debug().to_string();
-        warn!(peer, code = ?status.code(), reason, suppressed, "ended a stream because of its client");
+        warn!(peer, code = ?status.code(), reason, suppressed, "stream refused");
     }
 
     /// Number of lines suppressed before this one; `None` if this one is suppressed too.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -439,6 +439,10 @@ impl Client for Session {
             Event::Stale { kind, .. } => self.timer.expired(kind),
             Event::Health { error } => self.registered.iter().for_each(|registered| registered.report(error)),
         }
+    }
+
+    fn delivered(&mut self, took: Duration) {
+        self.timer.delivered(took);
     }
 
     fn rejected(&mut self, rejection: &Rejection<'_>) -> Verdict {

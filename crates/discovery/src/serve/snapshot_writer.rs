@@ -157,7 +157,15 @@ async fn write(
     round: Arc<RoundTime>,
 ) {
     let publish = Arc::new(publish);
-    while let Some(first) = incoming.recv().await {
+    let mut gathered = None;
+    loop {
+        let (first, arrived) = match gathered.take() {
+            Some(first) => first,
+            None => match incoming.recv().await {
+                Some(first) => (first, Instant::now()),
+                None => return,
+            },
+        };
         let mut batches = vec![first];
         while let Ok(more) = incoming.try_recv() {
             batches.push(more);
@@ -166,7 +174,7 @@ async fn write(
         metrics.received(&batches);
         // Large objects take long to join, and the threads that serve connections must not wait for it.
         let (publisher, recorder) = (publish.clone(), metrics.clone());
-        let applied = tokio::task::spawn_blocking(move || apply(batches, &publisher, &recorder));
+        let applied = tokio::task::spawn_blocking(move || apply(batches, arrived, &publisher, &recorder));
         if let Err(failed) = applied.await {
             match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -176,8 +184,17 @@ async fn write(
         }
         let took = (begun.elapsed() * 2).max(round.take() * GATHER_ROUNDS);
         let pause = gathering(took, &publish.borrow().snapshot.settings.knobs);
-        tokio::time::sleep(pause).await;
+        gathered = first_of(&mut incoming, pause).await;
     }
+}
+
+/// Waits for this time and returns the first batch that arrived in it, and when.
+async fn first_of(incoming: &mut mpsc::Receiver<Batch>, pause: Duration) -> Option<(Batch, Instant)> {
+    let end = tokio::time::Instant::now() + pause;
+    let first = tokio::time::timeout_at(end, incoming.recv()).await.ok()??;
+    let arrived = Instant::now();
+    tokio::time::sleep_until(end).await;
+    Some((first, arrived))
 }
 
 /// How long changes are gathered after a batch, given how long applying or sending it took. Upstream's debounce
@@ -187,11 +204,11 @@ fn gathering(took: Duration, knobs: &Knobs) -> Duration {
     took.clamp(GATHER, GATHER_AT_MOST).min(Duration::from_millis(bound))
 }
 
-fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, metrics: &Metrics) {
+fn apply(batches: Vec<Batch>, arrived: Instant, publish: &watch::Sender<Arc<PublishedSnapshot>>, metrics: &Metrics) {
     let begun = Instant::now();
     let before = publish.borrow().clone();
     let (snapshot, delta) = before.snapshot.apply(batches);
-    metrics.applied(&before.snapshot, &snapshot, &delta, begun.elapsed());
+    metrics.applied(&before.snapshot, &snapshot, &delta, begun.elapsed(), arrived.elapsed());
     let newly_synced: Vec<_> = snapshot.synced.difference(&before.snapshot.synced).cloned().collect();
     for source in &newly_synced {
         info!(
@@ -201,7 +218,7 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, m
             "source synced"
         );
     }
-    log_new_problems(&before.snapshot, &snapshot);
+    log_new_problems(&before.snapshot, &snapshot, metrics);
     if delta.is_empty() && newly_synced.is_empty() && Arc::ptr_eq(&before.snapshot.converted, &snapshot.converted) {
         // At most problems differ: debug pages show them, and no client has to wake.
         return publish_unnoticed(publish, &before, snapshot);
@@ -248,13 +265,14 @@ fn remembered(before: &VecDeque<Arc<Delta>>, last: Delta) -> VecDeque<Arc<Delta>
     before.iter().skip(before.len() - kept).cloned().chain([Arc::new(last)]).collect()
 }
 
-/// Logs new problems. The debug page lists all.
-fn log_new_problems(before: &Snapshot, now: &Snapshot) {
+/// Logs and counts new problems. The debug page lists all.
+fn log_new_problems(before: &Snapshot, now: &Snapshot, metrics: &Metrics) {
     if Arc::ptr_eq(&before.problems, &now.problems) {
         return;
     }
     for (source, problems) in now.problems.iter() {
         let fresh = new_problems(before.problems.get(source).map_or(&[][..], |list| list), problems);
+        fresh.iter().for_each(|problem| metrics.rejected(problem));
         for problem in fresh.iter().take(MOST_LOGGED) {
             match problem.severity {
                 Severity::Info => info!(source = &*source.0, "{problem}"),

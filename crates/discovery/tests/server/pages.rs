@@ -60,10 +60,29 @@ async fn metrics_are_prometheus_text_with_upstreams_names() {
         "# TYPE pilot_push_triggers counter",
         "# TYPE pilot_proxy_convergence_time histogram",
         "# TYPE process_cpu_seconds_total counter",
+        "# TYPE pilot_total_xds_internal_errors counter",
+        "# TYPE pilot_k8s_reg_events counter",
+        "# TYPE pilotage_source_requests counter",
+        "# TYPE pilot_xds_send_time histogram",
+        "pilot_no_ip 0.0",
+        "pilot_eds_no_instances 0.0",
+        "pilot_vservice_dup_domain 0.0",
+        "pilot_destrule_subsets 0.0",
+        "pilot_endpoint_not_ready 0.0",
+        "istiod_managed_clusters{cluster_type=\"local\"} 0.0",
+        "pilot_jwks_resolver_network_fetch_success_total 0.0",
+        "pilotage_problems{severity=\"error\"} 0.0",
     ] {
         assert!(reply.body.lines().any(|l| l == line), "no {line} in\n{}", reply.body);
     }
-    for name in ["pilot_info{", "istiod_uptime_seconds ", "process_resident_memory_bytes ", "process_open_fds "] {
+    for name in [
+        "pilot_info{",
+        "pilot_debounce_time_bucket{le=\"1\"} ",
+        "istiod_uptime_seconds ",
+        "process_resident_memory_bytes ",
+        "process_open_fds ",
+        "process_max_fds ",
+    ] {
         assert!(reply.body.lines().any(|l| l.starts_with(name)), "no {name} in\n{}", reply.body);
     }
 }

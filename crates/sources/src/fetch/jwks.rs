@@ -179,6 +179,7 @@ impl Source for Jwks {
                 finished = next(&mut tasks) => {
                     let (source, result) = finished.map_err(|e| SourceError::Failed(e.to_string()))?;
                     running.remove(&source);
+                    sender.health().count_key_fetch(result.is_ok());
                     changes.extend(self.record(source, result));
                 }
                 changed = self.requests.changed() => {

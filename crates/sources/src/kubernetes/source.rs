@@ -27,6 +27,7 @@ use super::remote::{KubeconfigOrigin, RemoteCluster, RemoteClusters};
 use super::remote_access::RemoteAccess;
 use super::session::{WatchOptions, WatchSession};
 use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage};
+use crate::health::{RegistryEvent, RegistryKind};
 use crate::source::{ChangeSender, Source, SourceError, spawn};
 use crate::source_set::SourceSet;
 
@@ -278,6 +279,10 @@ impl Kubernetes {
             }
             WatchEvent::Fetched(_) => {}
             WatchEvent::Listed(object) => {
+                // A known object of a repeated list has not changed, or its event was counted.
+                if !self.is_known(&collection, &object) {
+                    count_event(sender, &collection, RegistryEvent::Add);
+                }
                 if let Some(listed) = session.listing.get_mut(&collection) {
                     listed.insert((object.namespace.clone(), object.name.clone()));
                 }
@@ -293,8 +298,15 @@ impl Kubernetes {
                 }
                 session.stop_waiting_for(&collection);
             }
-            WatchEvent::Applied(object) => self.apply(session, &collection, object, sender),
-            WatchEvent::Deleted(object) => self.delete(session, &collection, object, sender),
+            WatchEvent::Applied(object) => {
+                let is_known = self.is_known(&collection, &object);
+                count_event(sender, &collection, if is_known { RegistryEvent::Update } else { RegistryEvent::Add });
+                self.apply(session, &collection, object, sender);
+            }
+            WatchEvent::Deleted(object) => {
+                count_event(sender, &collection, RegistryEvent::Delete);
+                self.delete(session, &collection, object, sender);
+            }
             WatchEvent::Failed { message, code, is_bad_response } => {
                 // A collection that is forbidden or does not exist is not waited for.
                 let cause = match is_bad_response {
@@ -311,6 +323,10 @@ impl Kubernetes {
         if was_degraded && !session.is_degraded() {
             sender.health().mark_reachable();
         }
+    }
+
+    fn is_known(&self, collection: &Collection, object: &NamedObject) -> bool {
+        registry_kind(collection).is_some() && self.cluster.has_room(collection, &object.namespace, &object.name, 0)
     }
 
     fn apply(
@@ -454,6 +470,23 @@ impl RemoteTemplate {
 }
 
 /// Completes when a held back list is due to be listed again, in either session.
+fn count_event(sender: &ChangeSender, collection: &Collection, event: RegistryEvent) {
+    if let Some(kind) = registry_kind(collection) {
+        sender.health().count_event(kind, event);
+    }
+}
+
+/// The kind of a collection that makes services and endpoints.
+fn registry_kind(collection: &Collection) -> Option<RegistryKind> {
+    match collection.parts().0 {
+        Collection::Service => Some(RegistryKind::Service),
+        Collection::EndpointSlice => Some(RegistryKind::EndpointSlice),
+        Collection::Pod => Some(RegistryKind::Pod),
+        Collection::Node => Some(RegistryKind::Node),
+        _ => None,
+    }
+}
+
 async fn relist_due(session: &WatchSession, next: Option<&WatchSession>) {
     match [Some(session), next].into_iter().flatten().filter_map(|session| session.guard.due()).min() {
         Some(at) => sleep_until(at).await,

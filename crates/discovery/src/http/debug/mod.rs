@@ -8,7 +8,7 @@ mod objects;
 mod over_xds;
 mod pilotage;
 mod scope;
-mod status;
+pub(super) mod status;
 mod trust;
 
 use api::TypeUrl;

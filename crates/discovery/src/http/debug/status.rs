@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::config::{Kind, Spec};
+use model::endpoint::Health;
 use model::host::resolve_short_name;
 use model::proxy::ProxyKind;
 use model::service::Resolution;
@@ -10,31 +11,61 @@ use model::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 
 use super::{PageQuery, PageResponse, Pages};
+use crate::serve::session::ControlPlane;
 
+/// What is wrong, by object.
 type Section = BTreeMap<String, Value>;
+
+/// Name and help of a metric, and what it counts.
+type Gap = (&'static str, &'static str, fn(&ControlPlane, &Snapshot) -> Section);
+
+const GAPS: [Gap; 5] = [
+    ("pilot_destrule_subsets", "Subsets that several DestinationRules define for one host", |_, w| {
+        duplicate_subsets(w)
+    }),
+    ("pilot_eds_no_instances", "Clusters without endpoints", |_, w| without_endpoints(w)),
+    ("pilot_endpoint_not_ready", "Connected sidecars whose endpoint is not ready", not_ready),
+    ("pilot_no_ip", "Connected sidecars that are no endpoint of any service", |pilot, _| without_service(pilot)),
+    ("pilot_vservice_dup_domain", "Hosts of several VirtualServices", |_, w| duplicate_domains(w)),
+];
 
 pub(super) fn push_status(pages: &Pages, _: &PageQuery) -> PageResponse {
     let published = pages.pilot().world().now();
-    let world = &published.snapshot;
-    let sections = [
-        ("pilot_destrule_subsets", duplicate_subsets(world)),
-        ("pilot_eds_no_instances", without_endpoints(world)),
-        ("pilot_no_ip", without_service(pages)),
-        ("pilot_vservice_dup_domain", duplicate_domains(world)),
-    ];
-    let filled = sections.into_iter().filter(|(_, section)| !section.is_empty());
+    let sections = GAPS.iter().map(|(name, _, find)| (*name, find(pages.pilot(), &published.snapshot)));
+    let filled = sections.filter(|(_, section)| !section.is_empty());
     let shown = filled.map(|(name, section)| (name.to_owned(), section.into_iter().collect::<Map<_, _>>().into()));
     PageResponse::json(shown.collect::<Map<_, _>>().into())
 }
 
+/// The number of objects of each metric: name, help, number.
+pub(in crate::http) fn gap_counts(pilot: &ControlPlane, world: &Snapshot) -> [(&'static str, &'static str, usize); 5] {
+    GAPS.map(|(name, help, find)| (name, help, find(pilot, world).len()))
+}
+
 /// Sidecars that are no endpoint of any service.
-fn without_service(pages: &Pages) -> Section {
-    let clients = pages.pilot().clients().all();
+fn without_service(pilot: &ControlPlane) -> Section {
+    let clients = pilot.clients().all();
     let alone = clients.iter().filter(|client| {
         let serves = client.cut().is_some_and(|cut| !cut.view.inbound.is_empty());
-        client.proxy.kind == ProxyKind::Sidecar && !serves
+        client.proxy.kind == ProxyKind::Sidecar && !client.only_looks() && !serves
     });
     alone.map(|client| (client.proxy.id.to_string(), json!({"proxy": &*client.proxy.id}))).collect()
+}
+
+/// Sidecars of which an endpoint is not ready.
+fn not_ready(pilot: &ControlPlane, world: &Snapshot) -> Section {
+    let endpoints = world.endpoints.services().flat_map(|service| world.endpoints.of(service));
+    let unready = endpoints.filter(|endpoint| endpoint.health == Health::Unhealthy);
+    let addresses: BTreeSet<&str> = unready.flat_map(|e| &e.addresses).map(|address| &**address).collect();
+    if addresses.is_empty() {
+        return Section::new();
+    }
+    let clients = pilot.clients().all();
+    let found = clients.iter().filter(|client| {
+        let is_unready = client.proxy.ips.iter().any(|address| addresses.contains(&*address.to_string()));
+        client.proxy.kind == ProxyKind::Sidecar && is_unready
+    });
+    found.map(|client| (client.proxy.id.to_string(), json!({"proxy": &*client.proxy.id}))).collect()
 }
 
 /// Clusters of services without endpoints.
