@@ -13,6 +13,7 @@ mod network_filters;
 pub mod patch;
 pub mod plan;
 mod proto_struct;
+pub mod proxyless;
 mod recipe;
 mod regex_escape;
 pub mod render;

@@ -16,6 +16,7 @@ pub(crate) mod housekeeping;
 pub(crate) mod layers;
 pub(crate) mod mesh;
 pub mod pins;
+mod proxyless;
 mod push_timer;
 pub mod quarantine;
 mod refusals;

@@ -24,6 +24,7 @@ use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection, Watched};
 use crate::serve::configs::Configs;
 use crate::serve::history::Follower;
+use crate::serve::proxyless;
 use crate::serve::push_timer::PushTimer;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
 use crate::serve::refusals::Refusals;
@@ -226,6 +227,7 @@ impl Control for ControlPlane {
         let timer = PushTimer::new(self.metrics().clone(), self.world.round().clone());
         let register = self.register.clone();
         let debug = is_near.then(|| self.debug.clone());
+        let is_proxyless = proxyless::is_proxyless(&connection.proxy);
         Ok(Session {
             debug,
             snapshots,
@@ -243,6 +245,7 @@ impl Control for ControlPlane {
             refuser,
             payer,
             may_have_secrets,
+            is_proxyless,
             executor,
             checked,
             registered,
@@ -298,6 +301,8 @@ pub struct Session {
     /// The account for searches after its rejections.
     payer: Payer,
     may_have_secrets: bool,
+    /// A gRPC application without an Envoy.
+    is_proxyless: bool,
     /// Debug pages, for clients on the same machine.
     debug: Option<Arc<OnceLock<Debug>>>,
     /// Runs its work.
@@ -365,7 +370,7 @@ impl Client for Session {
 
     fn is_quick(&mut self, kind: &TypeUrl) -> bool {
         let is_withheld = self.quarantine.withheld().next().is_some();
-        !is_withheld && self.cut.is_quick(kind)
+        !is_withheld && !self.is_proxyless && self.cut.is_quick(kind)
     }
 
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
@@ -376,6 +381,11 @@ impl Client for Session {
             return None;
         }
         self.timer.requested();
+        if self.is_proxyless
+            && let Some(set) = proxyless::set(&self.cut, &self.connection.proxy, kind)
+        {
+            return Some(set);
+        }
         let Some(set) = self.cut.set(kind) else { return self.configs.as_ref()?.set(&self.published, kind) };
         let withheld = self.quarantine.withheld().count();
         let set = self.quarantine.overlay(kind, set);
@@ -447,8 +457,9 @@ impl Client for Session {
 
     fn rejected(&mut self, rejection: &Rejection<'_>) -> Verdict {
         let (kind, message) = (rejection.kind, rejection.message);
-        if rejection.offered.is_empty() || self.cut.set(kind).is_none() {
-            // Only a removal was rejected, or a config object for another control plane; nothing can be withheld.
+        if rejection.offered.is_empty() || self.is_proxyless || self.cut.set(kind).is_none() {
+            // Only a removal was rejected, or a config object for another control plane, or gRPC lacks a feature that
+            // Envoy has; nothing can be withheld.
             return Verdict::Unchanged;
         }
         let Some(current) = self.current(kind) else { return Verdict::Unchanged };
