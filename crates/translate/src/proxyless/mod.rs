@@ -50,7 +50,7 @@ pub fn resource(client: GrpcClient<'_>, envoy: &impl EnvoyResources, kind: &Type
         kind if *kind == TypeUrl::CLUSTER => cluster(envoy, name)?.encode_to_vec(),
         _ => return None,
     };
-    Some(Resource::encoded(name, body.into()))
+    Some(Resource::encoded(name, body))
 }
 
 fn listener(client: GrpcClient<'_>, envoy: &impl EnvoyResources, name: &str) -> Option<Listener> {
@@ -87,7 +87,7 @@ fn routes(envoy: &impl EnvoyResources, name: &str) -> Option<RouteConfiguration>
     // Services whose protocol is detected have a table each.
     let tables = [port.to_string(), format!("{host}:{port}")];
     let tables = tables.iter().filter_map(|table| envoy.get(&TypeUrl::ROUTE, table));
-    let mut tables = tables.filter_map(|table| RouteConfiguration::decode(&*table.body).ok());
+    let mut tables = tables.filter_map(|table| RouteConfiguration::decode(table.body.joined()).ok());
     let found = tables.find_map(|table| {
         let hosts: Vec<VirtualHost> =
             table.virtual_hosts.into_iter().filter(|vhost| serves(vhost, &host, port)).collect();
@@ -136,7 +136,7 @@ fn for_grpc(mut vhost: VirtualHost, port: u16) -> VirtualHost {
 /// A cluster with endpoints from EDS. gRPC balances round robin; of Envoy's settings it has ring hash, the limit of
 /// requests and mutual TLS if a rule asks for it.
 fn cluster(envoy: &impl EnvoyResources, name: &str) -> Option<Cluster> {
-    let given = Cluster::decode(&*envoy.get(&TypeUrl::CLUSTER, name)?.body).ok()?;
+    let given = Cluster::decode(envoy.get(&TypeUrl::CLUSTER, name)?.body.joined()).ok()?;
     if given.cluster_discovery_type != Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())) {
         return None;
     }

@@ -47,7 +47,7 @@ pub(super) fn listener(proxy: &Proxy, envoy: &impl EnvoyResources, name: &str, a
 
 /// The filter chains of Envoy's inbound listeners for a port.
 fn inbound_chains(envoy: &impl EnvoyResources, port: u32) -> Vec<FilterChain> {
-    let listeners = envoy.listeners().into_iter().filter_map(|listener| Listener::decode(&*listener.body).ok());
+    let listeners = envoy.listeners().into_iter().filter_map(|listener| Listener::decode(listener.body.joined()).ok());
     let inbound = listeners.filter(|listener| listener.traffic_direction == i32::from(TrafficDirection::Inbound));
     let chains = inbound.flat_map(|listener| {
         let is_own = bound_port(&listener) == Some(port);
