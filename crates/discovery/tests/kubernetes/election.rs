@@ -38,7 +38,7 @@ impl Replica {
     }
 }
 
-fn objects() -> Vec<Value> {
+pub(crate) fn objects() -> Vec<Value> {
     let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     vec![
         namespace("istio-system"),
@@ -55,13 +55,13 @@ fn objects() -> Vec<Value> {
     ]
 }
 
-fn route(name: &str) -> Value {
+pub(crate) fn route(name: &str) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {"parentRefs": [{"name": "front"}], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]}})
 }
 
-async fn create(api_server: &ApiServer, object: &Value) {
+pub(crate) async fn create(api_server: &ApiServer, object: &Value) {
     let collection = match object["kind"].as_str() {
         Some("Namespace") => "/api/v1/namespaces".to_owned(),
         _ => path(object).0,
@@ -70,7 +70,7 @@ async fn create(api_server: &ApiServer, object: &Value) {
 }
 
 /// Waits until a route is accepted, and returns it.
-async fn accepted(api_server: &ApiServer, name: &str) -> Value {
+pub(crate) async fn accepted(api_server: &ApiServer, name: &str) -> Value {
     wait::until_within(Duration::from_secs(60), "an accepted route", async || {
         let object = api_server.get(&path(&route(name)).1).await?;
         let conditions = object["status"]["parents"][0]["conditions"].as_array().cloned().unwrap_or_default();

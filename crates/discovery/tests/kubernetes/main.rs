@@ -23,4 +23,5 @@ mod replicas;
 mod rights;
 mod secrets;
 mod serving;
+mod statuses;
 mod webhooks;

@@ -38,7 +38,9 @@ pub fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers
         let shared = SHARED.iter().find(|(name, _)| name == field);
         let merged = match (field.as_str(), shared) {
             ("conditions", _) => conditions(&before, value, OtherConditions::Kept, now),
-            ("listeners", _) => entries(&before, value, |a, b| a.get("name") == b.get("name"), now).into(),
+            ("listeners", _) => {
+                entries(&before, value, |a, b| a.get("name") == b.get("name"), OtherConditions::Kept, now).into()
+            }
             (_, Some((_, about))) => shared_entries(&before, value, about, controllers, now),
             _ => value.clone(),
         };
@@ -58,18 +60,24 @@ fn shared_entries(before: &[Value], wanted: &Value, about: &str, controllers: &C
     let (own, others): (Vec<Value>, Vec<Value>) = before.iter().cloned().partition(|entry| controllers.own(entry));
     let same =
         |a: &Value, b: &Value| a.get(about) == b.get(about) && a.get("controllerName") == b.get("controllerName");
-    let ours = entries(&own, wanted, same, now);
+    let ours = entries(&own, wanted, same, OtherConditions::Dropped, now);
     others.into_iter().chain(ours).collect()
 }
 
 /// Our entries; unchanged conditions keep their transition times.
-fn entries(before: &[Value], wanted: &Value, same: impl Fn(&Value, &Value) -> bool, now: &str) -> Vec<Value> {
+fn entries(
+    before: &[Value],
+    wanted: &Value,
+    same: impl Fn(&Value, &Value) -> bool,
+    others: OtherConditions,
+    now: &str,
+) -> Vec<Value> {
     let entry = |wanted: &Value| {
         let known = before.iter().find(|known| same(known, wanted));
         let known = known.and_then(|k| k.get("conditions")).and_then(Value::as_array).cloned().unwrap_or_default();
         let mut out = wanted.clone();
         if let Some(list) = wanted.get("conditions") {
-            out["conditions"] = conditions(&known, list, OtherConditions::Dropped, now);
+            out["conditions"] = conditions(&known, list, others, now);
         }
         out
     };
@@ -143,16 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn old_conditions_of_a_listener_are_removed_and_addresses_are_kept() {
+    fn conditions_of_others_on_a_listener_and_addresses_are_kept() {
         let listener = |conditions: Value| json!({"name": "web", "conditions": conditions});
+        let foreign = || condition("example.com/Checked", "True", Some("then"));
         let current = json!({
             "addresses": [{"value": "10.0.0.1"}],
-            "listeners": [listener(json!([condition("Old", "True", Some("then"))]))],
+            "listeners": [listener(json!([foreign(), condition("A", "False", Some("then"))]))],
         });
         let wanted = json!({"listeners": [listener(json!([condition("A", "True", None)]))]});
         let expected = json!({
             "addresses": [{"value": "10.0.0.1"}],
-            "listeners": [listener(json!([condition("A", "True", Some("now"))]))],
+            "listeners": [listener(json!([foreign(), condition("A", "True", Some("now"))]))],
         });
         assert_eq!(merge(current, wanted), expected);
     }

@@ -1,8 +1,10 @@
 //! Writes the statuses of Gateway API objects and Ingresses to an API server. Only the leader writes (`lease`), only
-//! differences are written, and entries of other controllers are kept (`merge`). Also creates the GatewayClasses.
+//! differences are written, and entries of other controllers are kept (`merge`). A status that another writer changed, or
+//! that a recreated object lost, is written again (`observed`). Also creates the GatewayClasses.
 
 mod lease;
 mod merge;
+mod observed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use model::config::{Key, Kind, timestamp};
 use model::snapshot::gateway_api::ConvertedConfig;
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -24,6 +27,7 @@ use crate::kubernetes::access::Access;
 
 pub use lease::Election;
 pub use merge::{Controllers, merged};
+use observed::{ObservedStatus, StatusWatches};
 
 const FIELD_MANAGER: &str = "pilot-discovery";
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
@@ -33,6 +37,11 @@ const AT_ONCE: usize = 8;
 const TRIES: usize = 4;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Time before a status that another writer changed is written again: two controllers of one name write no faster.
+const RESTORE_WAIT: Duration = Duration::from_secs(1);
+/// How often one status is written again within `RESTORE_PERIOD`: another controller may insist on its own.
+const RESTORES: u32 = 20;
+const RESTORE_PERIOD: Duration = Duration::from_secs(600);
 /// How often the GatewayClasses are checked.
 const CLASS_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -100,18 +109,22 @@ async fn write(
     mut leads: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
-    let mut sync = StatusSync { client, controllers, written: StatusMap::new(), refused: BTreeSet::new() };
+    let mut watches = StatusWatches::new(client.clone());
+    let mut sync = StatusSync::new(client, controllers);
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
         let now = wanted.borrow_and_update().clone();
         let leading = *leads.borrow_and_update();
         let mut failed = false;
+        let mut kinds = BTreeSet::new();
         if leading {
             failed = !sync.catch_up(&now, &is_written).await;
+            kinds.extend(sync.written.keys().map(|key| key.kind));
         } else {
             // Another leader may write; everything is compared again when we lead.
             sync.written.clear();
         }
+        watches.follow(&kinds);
         if !failed {
             backoff.reset();
         }
@@ -119,6 +132,7 @@ async fn write(
             () = stop.cancelled() => return,
             changed = wanted.changed() => if changed.is_err() { return },
             changed = leads.changed() => if changed.is_err() { return },
+            () = sync.until_lost(&mut watches, &now), if leading => {}
             () = backoff.wait(), if failed => {}
         }
     }
@@ -131,12 +145,58 @@ struct StatusSync {
     written: StatusMap,
     /// Kinds whose statuses we have no permission to write.
     refused: BTreeSet<Kind>,
+    /// Statuses that were written again: how often, and since when.
+    restored: BTreeMap<Key, (u32, Instant)>,
 }
 
 impl StatusSync {
+    fn new(client: Client, controllers: Controllers) -> StatusSync {
+        let (written, refused, restored) = (StatusMap::new(), BTreeSet::new(), BTreeMap::new());
+        StatusSync { client, controllers, written, refused, restored }
+    }
+
+    /// Waits until an object has another status than the one that was written, and forgets that it was written.
+    async fn until_lost(&mut self, watches: &mut StatusWatches, now: &ConvertedConfig) {
+        loop {
+            let found = watches.next().await;
+            if self.is_lost(&found, now) {
+                break;
+            }
+        }
+        tokio::time::sleep(RESTORE_WAIT).await;
+        while let Some(found) = watches.try_next() {
+            self.is_lost(&found, now);
+        }
+    }
+
+    /// Whether an object lacks a status that we want. It is then no longer known as written.
+    fn is_lost(&mut self, found: &ObservedStatus, wanted: &ConvertedConfig) -> bool {
+        let Some(wanted) = wanted.statuses.get(&found.key) else { return false };
+        let current = found.status.as_ref();
+        if current == Some(&merged(current, wanted, &self.controllers, &now())) || !self.may_restore(&found.key) {
+            return false;
+        }
+        self.written.remove(&found.key);
+        true
+    }
+
+    /// Counts an attempt to restore a status. False if there were too many.
+    fn may_restore(&mut self, key: &Key) -> bool {
+        let (times, since) = self.restored.entry(key.clone()).or_insert_with(|| (0, Instant::now()));
+        if since.elapsed() > RESTORE_PERIOD {
+            (*times, *since) = (0, Instant::now());
+        }
+        *times = times.saturating_add(1);
+        if *times == RESTORES + 1 {
+            warn!(object = %key, "another writer changes the status again and again; leaving it for ten minutes");
+        }
+        *times <= RESTORES
+    }
+
     /// Writes the statuses that changed. Returns whether all writes succeeded.
     async fn catch_up(&mut self, now: &ConvertedConfig, is_written: impl Fn(&Key) -> bool) -> bool {
         self.written.retain(|key, _| now.statuses.contains_key(key));
+        self.restored.retain(|_, (_, since)| since.elapsed() <= RESTORE_PERIOD);
         let ours = now.statuses.iter().filter(|(key, _)| is_written(key));
         let pending = ours.filter(|(key, status)| self.written.get(*key) != Some(*status));
         let pending: Vec<_> = pending.map(|(key, status)| (key.clone(), status.clone())).collect();
@@ -148,10 +208,11 @@ impl StatusSync {
         let mut is_complete = true;
         while let Some((result, key, status)) = writes.next().await {
             match result {
-                Ok(()) => {
+                Ok(WriteOutcome::Written) => {
                     self.refused.remove(&key.kind);
                     self.written.insert(key, status);
                 }
+                Ok(WriteOutcome::NotFound) => {}
                 Err(error) => {
                     is_complete = false;
                     log_failure(&key, &error, &mut self.refused);
@@ -175,26 +236,39 @@ fn log_failure(key: &Key, error: &kube::Error, refused: &mut BTreeSet<Kind>) {
     }
 }
 
+/// What a write without an error did.
+enum WriteOutcome {
+    /// The object has the status.
+    Written,
+    /// The object is gone. One that is created again needs its status.
+    NotFound,
+}
+
 /// Updates the status of one object if it differs.
-async fn write_one(client: &Client, controllers: &Controllers, key: &Key, status: &Value) -> Result<(), kube::Error> {
+async fn write_one(
+    client: &Client,
+    controllers: &Controllers,
+    key: &Key,
+    status: &Value,
+) -> Result<WriteOutcome, kube::Error> {
     let api = api(client, key);
     for left in (0..TRIES).rev() {
-        let Some(mut object) = api.get_opt(&key.name).await? else { return Ok(()) };
+        let Some(mut object) = api.get_opt(&key.name).await? else { return Ok(WriteOutcome::NotFound) };
         let current = object.data.get("status");
         let merged = merged(current, status, controllers, &now());
         if current == Some(&merged) {
-            return Ok(());
+            return Ok(WriteOutcome::Written);
         }
         object.data["status"] = merged;
         let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match api.replace_status(&key.name, &parameters, &object).await {
-            Ok(_) => return Ok(()),
-            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+            Ok(_) => return Ok(WriteOutcome::Written),
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(WriteOutcome::NotFound),
             Err(kube::Error::Api(status)) if status.is_conflict() && left > 0 => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(WriteOutcome::Written)
 }
 
 fn api(client: &Client, key: &Key) -> Api<DynamicObject> {
