@@ -29,7 +29,7 @@ impl Executor {
                 let _ = done.send(work());
             }
         }));
-        result.await.map_err(|_| Status::internal("the stream's work failed"))
+        result.await.map_err(|_| Status::internal("a computation for this stream failed"))
     }
 }
 

@@ -83,7 +83,7 @@ impl Requests {
         }
         let (len, most) = (u32::from_be_bytes([a, b, c, d]) as usize, self.limits.request_bytes);
         if len > most {
-            return Err(Status::resource_exhausted(format!("request of {len} bytes, at most {most}")));
+            return Err(Status::resource_exhausted(format!("a request has {len} bytes, at most {most} are allowed")));
         }
         if self.pending.len() < HEAD + len {
             return Ok(None);

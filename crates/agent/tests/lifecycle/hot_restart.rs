@@ -227,8 +227,12 @@ async fn old_epoch_keeps_its_admin_port_when_a_new_bootstrap_is_invalid() {
     let template = folder.path().join("bootstrap.json");
     let seed = Agent::start(&AgentSetup { binary: envoy(), ..AgentSetup::default() });
     let generated = seed.config_path().join("envoy-rev0.json");
-    let text =
-        wait::until("a bootstrap", async || std::fs::read_to_string(&generated).map_err(|e| e.to_string())).await;
+    // The agent may still be writing it.
+    let text = wait::until("a bootstrap", async || {
+        let text = std::fs::read_to_string(&generated).map_err(|e| e.to_string())?;
+        serde_json::from_str::<serde_json::Value>(&text).map(|_| text).map_err(|e| e.to_string())
+    })
+    .await;
     // Parameters take the place of what differs between two agents.
     let own = seed.config_path().display().to_string();
     let text = text.replace(&format!(":{}}}", seed.admin), ":{{.config.ProxyAdminPort}}}");

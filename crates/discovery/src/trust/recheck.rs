@@ -59,7 +59,7 @@ fn refused(failure: &AuthFailure) -> Status {
 }
 
 impl CheckedCaller {
-    /// Completes when the client no longer passes.
+    /// Completes when the client no longer passes authentication.
     pub(crate) async fn ended(self) -> Status {
         let mut expires = self.caller.expires;
         loop {

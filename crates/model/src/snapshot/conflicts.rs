@@ -94,11 +94,11 @@ fn problem(
     let winner = names.first().copied().unwrap_or_default();
     let (severity, outcome) = match policy {
         ConflictPolicy::Merge => match foreign_port(first, others) {
-            None => (Severity::Info, format!("it is served with endpoints of all, as defined by {winner}")),
+            None => (Severity::Info, format!("the endpoints of all are served, with the definition of {winner}")),
             Some((source, port)) => (
                 Severity::Warning,
                 format!(
-                    "it is served with endpoints of all, as defined by {winner}, which has no port {} ({} {}) of {}",
+                    "the endpoints of all are served, with the definition of {winner}, which lacks port {} ({} {}) of {}",
                     port.number,
                     port.name,
                     port.protocol.as_str(),

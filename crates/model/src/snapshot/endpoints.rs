@@ -14,7 +14,7 @@ pub struct Endpoints {
     by_service: imbl::OrdMap<ServiceKey, Arc<[Shard]>>,
     /// Not a hash map because an ordered map takes half the memory.
     by_address: imbl::OrdMap<Str, Arc<[ServiceKey]>>,
-    /// Endpoints of contested services, and where they go instead.
+    /// Endpoints of hosts that several registries have, and the service that they are assigned to.
     placed: imbl::OrdMap<(ServiceKey, Str), PlacedEndpoints>,
 }
 

@@ -7,7 +7,7 @@ use sources::source::{ChangeSender, Source, SourceError};
 
 use crate::follower::Follower;
 
-/// Panics, then fails, then works.
+/// A source that panics in its first run, fails in the second and works in the third.
 struct Clumsy {
     runs: usize,
 }

@@ -113,8 +113,8 @@ fn merged_port_that_the_first_registry_lacks_is_reported() {
     let messages: Vec<String> = snapshot.problems.values().flatten().map(ToString::to_string).collect();
     assert_eq!(
         messages,
-        ["service default/cart.mesh: registries Eureka, Consul all have it: it is served with endpoints of \
-          all, as defined by Eureka, which has no port 81 (http HTTP) of Consul"]
+        ["service default/cart.mesh: registries Eureka, Consul all have it: the endpoints of all are \
+          served, with the definition of Eureka, which lacks port 81 (http HTTP) of Consul"]
     );
 }
 
