@@ -141,6 +141,11 @@ impl TcpConnection {
         RequestInFlight(self.clone())
     }
 
+    /// Closes the connection when cancelled.
+    pub(crate) fn close(&self) -> CancellationToken {
+        self.close.clone()
+    }
+
     /// Resolves when the connection must be closed: a time limit passed, or its slot is needed.
     pub(crate) async fn expired(&self, deadlines: &Deadlines) {
         let timed_out = async {

@@ -5,6 +5,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -19,7 +20,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::Service;
-use xds::{Budget, Charge, Options};
+use xds::{Budget, Charge, Limits, Options};
 
 use crate::serve::session::ControlPlane;
 use crate::trust::service::CertificateService;
@@ -62,7 +63,9 @@ pub(crate) fn routes(
     let newer = LazyService::new(|| reflection().build_v1().expect(COMPLETE));
     // For tools from before 2023, such as old versions of grpcurl.
     let older = LazyService::new(|| reflection().build_v1alpha().expect(COMPLETE));
-    let options = Options { budget: budget.clone(), identifier, stop, ..Options::default() };
+    let send_time = Duration::from_millis(pilot.world().now().snapshot.settings.knobs.send_timeout.0);
+    let limits = Limits { send_time, ..Limits::default() };
+    let options = Options { limits, budget: budget.clone(), identifier, stop };
     let routes = xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older);
     ChargedRoutes { routes, budget }
 }

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::server::TcpConnectInfo;
 use tower::{Service, ServiceExt, service_fn};
 use tracing::{debug, error, info};
+use xds::CloseConnection;
 
 use crate::connections::{ConnectionSlot, Connections, CountedBody, Deadlines, TcpConnection};
 use crate::tls::{Certificates, ClientCertificates, TlsConnection};
@@ -251,6 +252,7 @@ where
 {
     service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
+        request.extensions_mut().insert(CloseConnection(open.close()));
         if let TransportSecurity::Tls(shown) = &security {
             request.extensions_mut().insert(TlsConnection);
             if let Some(shown) = shown {

@@ -237,6 +237,8 @@ knobs! {
     resource_bytes: u32 = 32 * 1024 * 1024, "PILOTAGE_RESOURCE_BYTES";
     /// Maximum size of all resources of one type of one proxy.
     push_bytes: u32 = 256 * 1024 * 1024, "PILOTAGE_PUSH_BYTES";
+    /// A stream whose client takes no part of a response for this time is ended; 0 for no limit.
+    send_timeout: Milliseconds = Milliseconds(5_000), "PILOT_XDS_SEND_TIMEOUT";
     /// Run a certificate authority and serve certificates on the TLS port.
     ca_server: bool = true, "ENABLE_CA_SERVER";
     /// Folder of a plugged-in CA: `ca-cert.pem`, `ca-key.pem`, `cert-chain.pem` and `root-cert.pem`, or `tls.crt`,

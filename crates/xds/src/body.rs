@@ -5,6 +5,8 @@ use std::convert::Infallible;
 use std::iter::Peekable;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -15,7 +17,38 @@ use tonic::codec::{DecodeBuf, Decoder};
 use tonic::{Code, Status};
 
 /// Where a stream's task sends its messages. An error, which may be `Status::ok`, ends the stream.
-pub(crate) type Sender = mpsc::Sender<Result<Vec<Bytes>, Status>>;
+#[derive(Clone)]
+pub(crate) struct Sender {
+    pub(crate) messages: mpsc::Sender<Result<Vec<Bytes>, Status>>,
+    pub(crate) progress: Arc<SendProgress>,
+}
+
+/// Largest piece that is passed to the transport at once, so that a slow reader of a large resource shows progress.
+const MAX_PIECE: usize = 256 * 1024;
+
+/// How much of a stream's messages the transport has taken.
+#[derive(Debug, Default)]
+pub(crate) struct SendProgress {
+    pieces: AtomicU64,
+    is_empty: AtomicBool,
+}
+
+impl SendProgress {
+    /// Number of pieces that the transport has taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
+    }
+
+    /// True if no piece waits for the transport.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_empty.load(Ordering::Relaxed)
+    }
+
+    /// Records that a message waits for the transport.
+    pub(crate) fn waits(&self) {
+        self.is_empty.store(false, Ordering::Relaxed);
+    }
+}
 
 /// Small pieces are copied together up to this size, that of an HTTP/2 frame; the copy exists only while it is sent.
 const FRAME: usize = 16 * 1024;
@@ -24,14 +57,19 @@ const FRAME: usize = 16 * 1024;
 pub(crate) struct MessageBody {
     messages: mpsc::Receiver<Result<Vec<Bytes>, Status>>,
     pieces: Peekable<std::vec::IntoIter<Bytes>>,
+    /// What is left of a large piece.
+    rest: Option<Bytes>,
     ended: bool,
+    progress: Arc<SendProgress>,
 }
 
 impl MessageBody {
     /// A body and the sender that feeds it. At most one message is queued, so the task notices a slow reader at once.
     pub(crate) fn new() -> (Sender, Self) {
         let (sender, messages) = mpsc::channel(1);
-        (sender, Self { messages, pieces: Vec::new().into_iter().peekable(), ended: false })
+        let progress = Arc::<SendProgress>::default();
+        let sender = Sender { messages: sender, progress: Arc::clone(&progress) };
+        (sender, Self { messages, pieces: Vec::new().into_iter().peekable(), rest: None, ended: false, progress })
     }
 }
 
@@ -58,14 +96,21 @@ impl Body for MessageBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
-            if let Some(piece) = next_data(&mut self.pieces) {
+            if let Some(mut piece) = self.rest.take().or_else(|| next_data(&mut self.pieces)) {
+                if piece.len() > MAX_PIECE {
+                    self.rest = Some(piece.split_off(MAX_PIECE));
+                }
+                self.progress.pieces.fetch_add(1, Ordering::Relaxed);
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             if self.ended {
                 return Poll::Ready(None);
             }
+            // Set before the channel is read: a message that arrives meanwhile clears it again.
+            self.progress.is_empty.store(true, Ordering::Relaxed);
             let status = match ready!(self.messages.poll_recv(cx)) {
                 Some(Ok(pieces)) => {
+                    self.progress.waits();
                     self.pieces = pieces.into_iter().peekable();
                     continue;
                 }
@@ -121,7 +166,8 @@ mod tests {
     async fn small_pieces_leave_together() {
         let (sender, mut body) = MessageBody::new();
         let piece = |byte: u8| Bytes::from(vec![byte; FRAME / 4]);
-        sender.send(Ok((0..6).map(piece).chain([Bytes::from(vec![6; FRAME])]).collect())).await.unwrap();
+        let pieces = (0..6).map(piece).chain([Bytes::from(vec![6; FRAME])]).collect();
+        sender.messages.send(Ok(pieces)).await.unwrap();
         let mut sent = Vec::new();
         for expected in [FRAME, FRAME / 2, FRAME] {
             let data = frame(&mut body).await.unwrap().into_data().unwrap();
@@ -135,10 +181,10 @@ mod tests {
     async fn large_pieces_leave_as_they_are_and_the_status_as_trailers() {
         let (sender, mut body) = MessageBody::new();
         let shared = Bytes::from(vec![7; FRAME]);
-        sender.send(Ok(vec![Bytes::from_static(b"head"), shared.clone()])).await.unwrap();
+        sender.messages.send(Ok(vec![Bytes::from_static(b"head"), shared.clone()])).await.unwrap();
         assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap(), "head");
         assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap().as_ptr(), shared.as_ptr());
-        sender.send(Err(Status::unavailable("later"))).await.unwrap();
+        sender.messages.send(Err(Status::unavailable("later"))).await.unwrap();
         let trailers = frame(&mut body).await.unwrap().into_trailers().unwrap();
         assert_eq!(
             (&trailers["grpc-status"], &trailers["grpc-message"]),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use api::envoy::config::core::v3::Node;
 use api::{Resource, TypeUrl, Version};
 use http::{Extensions, HeaderMap};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::executor::Executor;
@@ -122,6 +123,10 @@ pub struct Peer {
     /// Extensions of the request, as set by the acceptor and by layers above, such as a verified identity.
     pub extensions: Extensions,
 }
+
+/// An extension of requests that closes their connection, for a client that takes no data.
+#[derive(Clone, Debug)]
+pub struct CloseConnection(pub CancellationToken);
 
 /// An event on a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -36,7 +36,7 @@ mod watch;
 mod tests;
 
 pub use budget::{Allowance, Budget, Charge, Exhausted, Share};
-pub use control::{Client, Control, Event, Former, Offered, Peer, Rejection, Verdict};
+pub use control::{Client, CloseConnection, Control, Event, Former, Offered, Peer, Rejection, Verdict};
 pub use executor::{Executor, Job};
 pub use layer::Layer;
 pub use limits::Limits;

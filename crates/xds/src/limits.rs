@@ -36,6 +36,8 @@ pub struct Limits {
     pub types: usize,
     /// How long newer resources wait for the answer to the previous response of their type.
     pub patience: Duration,
+    /// How long a client may take no part of a response that waits for it; zero for no limit.
+    pub send_time: Duration,
 }
 
 impl Default for Limits {
@@ -56,6 +58,7 @@ impl Default for Limits {
             metadata_bytes: 512 * 1024,
             types: 64,
             patience: Duration::from_secs(30),
+            send_time: Duration::from_secs(5),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -14,8 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use crate::body::Sender;
-use crate::control::{Client, Control, Peer};
+use crate::body::{SendProgress, Sender};
+use crate::control::{Client, CloseConnection, Control, Peer};
 use crate::decode::{DeltaRequest, Fields, decode};
 use crate::limits::Limits;
 use crate::requests::{Requests, STREAM_BYTES};
@@ -108,6 +109,7 @@ pub(crate) async fn run<C: Control, R: Request>(
     stop: CancellationToken,
 ) {
     let address = peer.address;
+    let connection = peer.extensions.get::<CloseConnection>().cloned();
     let status = tokio::select! {
         biased;
         () = stop.cancelled() => Status::unavailable("the server is shutting down"),
@@ -116,8 +118,15 @@ pub(crate) async fn run<C: Control, R: Request>(
     if REFUSALS.contains(&status.code()) {
         control.refused(address, &status);
     }
+    // A client that takes no data cannot be sent a status either.
+    if status.code() == Code::DeadlineExceeded
+        && !responses.progress.is_empty()
+        && let Some(CloseConnection(close)) = connection
+    {
+        return close.cancel();
+    }
     // An error means that the client has disconnected; its status is not needed then.
-    let _ = responses.send(Err(status)).await;
+    let _ = responses.messages.send(Err(status)).await;
 }
 
 async fn converse<C: Control, R: Request>(
@@ -193,6 +202,7 @@ async fn exchange<C: Client, R: Request>(
     let mut in_a_row = 0_usize;
     let mut queued: Option<Instant> = None;
     let mut alarm = Alarm::default();
+    let mut unsent = UnsentWatch::new(&session.terms.limits);
     loop {
         alarm.set(session.wakes_at());
         tokio::select! {
@@ -208,7 +218,8 @@ async fn exchange<C: Client, R: Request>(
                     yield_now().await;
                 }
             }
-            slot = responses.reserve(), if due => {
+            () = unsent.alarm.rings() => unsent.check(&responses.progress)?,
+            slot = responses.messages.reserve(), if due => {
                 let slot = slot.map_err(|_| Status::cancelled("the client left"))?;
                 // One response is queued at most, so the one before has been taken.
                 if let Some(queued) = queued.take() {
@@ -218,7 +229,9 @@ async fn exchange<C: Client, R: Request>(
                 (session, response) = next(session).await?;
                 match response {
                     Some(response) => {
+                        responses.progress.waits();
                         slot.send(Ok(response.chunks));
+                        unsent.begin(&responses.progress);
                         queued = Some(Instant::now());
                     }
                     None => due = false,
@@ -273,7 +286,7 @@ impl Alarm {
 
 /// Sends the remaining responses after the client has closed its side.
 async fn finish<C: Client>(mut session: Box<Session<C>>, responses: &Sender) -> Result<Status, Status> {
-    while let Ok(slot) = responses.reserve().await {
+    while let Ok(slot) = responses.messages.reserve().await {
         let response;
         (session, response) = next(session).await?;
         match response {
@@ -282,6 +295,43 @@ async fn finish<C: Client>(mut session: Box<Session<C>>, responses: &Sender) -> 
         }
     }
     Ok(Status::ok(""))
+}
+
+/// Ends the stream of a client that takes no part of a response for the limit. Its connection alone would be kept by
+/// answered pings, and its resources with it.
+struct UnsentWatch {
+    limit: Duration,
+    /// How many pieces were taken when the alarm was set.
+    taken: u64,
+    alarm: Alarm,
+}
+
+impl UnsentWatch {
+    fn new(limits: &Limits) -> UnsentWatch {
+        UnsentWatch { limit: limits.send_time, taken: 0, alarm: Alarm::default() }
+    }
+
+    /// Checks after the limit whether the client took something. Does nothing if a check is planned already.
+    fn begin(&mut self, progress: &SendProgress) {
+        if self.alarm.at.is_none() && !self.limit.is_zero() {
+            self.taken = progress.taken();
+            self.alarm.set(Some(Instant::now().into_std() + self.limit));
+        }
+    }
+
+    fn check(&mut self, progress: &SendProgress) -> Result<(), Status> {
+        // A new alarm, so that an idle stream keeps no timer.
+        self.alarm = Alarm::default();
+        if progress.is_empty() {
+            return Ok(());
+        }
+        if self.taken == progress.taken() {
+            let message = format!("the client took no part of a response within {:?}", self.limit);
+            return Err(Status::deadline_exceeded(message));
+        }
+        self.begin(progress);
+        Ok(())
+    }
 }
 
 /// Computes the next response, on the client's executor unless it is quick.

@@ -108,7 +108,8 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     let settings = settings(args, environment, annotations.as_ref())?;
     let excluded = annotations.as_ref().and_then(|all| all.get(EXCLUDED_INTERFACES)).map_or("", String::as_str);
     let excluded: BTreeSet<&str> = excluded.split(',').filter(|name| !name.is_empty()).collect();
-    let identity = proxy_identity(args.kind, &args.identity, environment, &addresses::own(&excluded))?;
+    let own = own_addresses(args, environment, &excluded)?;
+    let identity = proxy_identity(args.kind, &args.identity, environment, &own)?;
     let ports = StaticPorts {
         status: environment.number("ENVOY_STATUS_PORT", 15021)?,
         prometheus: environment.number("ENVOY_PROMETHEUS_PORT", 15090)?,
@@ -157,6 +158,15 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
         bootstrap_source,
         bootstrap_input,
     })
+}
+
+/// Addresses of this machine; waited for only if no address is configured.
+fn own_addresses(args: &ProxyArgs, environment: &Environment, excluded: &BTreeSet<&str>) -> Result<Vec<IpAddr>> {
+    if !args.identity.ip.is_empty() || environment.get("INSTANCE_IP").is_some() {
+        return Ok(addresses::own(excluded));
+    }
+    let limit = environment.duration("PILOTAGE_NETWORK_TIMEOUT", Duration::from_secs(10))?;
+    Ok(addresses::wait_for(limit, || addresses::own(excluded)))
 }
 
 /// The workload's certificates and those of a Pilot 0.8 ingress gateway.

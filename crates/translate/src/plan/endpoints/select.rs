@@ -7,7 +7,7 @@ use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{DestinationRule, Subset, TrafficPolicy};
 use model::endpoint::{Endpoint, Health, TlsMode};
 use model::labels::{Labels, selects};
-use model::names::Str;
+use model::names::{Hostname, Str};
 use model::port::Port;
 use model::service::{Registry, Service, TrafficDistribution};
 use scope::ReadProxy;
@@ -28,13 +28,20 @@ const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.
 
 /// The endpoints of an EDS cluster; none if the client does not see its service.
 pub fn discovered(view: &View, cluster: &OutboundCluster) -> EndpointsPlan {
-    let localities = view.service(&cluster.host).and_then(|service| {
+    let service = view.service(&cluster.host).or_else(|| view.service(&full_name(view, &cluster.host)?));
+    let localities = service.and_then(|service| {
         let port = service.port(cluster.port).filter(|_| !service.resolution.is_dns())?;
         let rule = view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
         let selection = EndpointSelection::new(view, service, port, rule, &cluster.subset, cluster.form);
         Some(selection.localities(selection.groups(|e| e.port == 0 || is_ip_or_unknown(e.address()))))
     });
     EndpointsPlan { name: cluster.to_string().into(), localities: localities.unwrap_or_default() }
+}
+
+/// The host of a cluster that a client names as `name.namespace`, as clients of old releases do.
+fn full_name(view: &View, host: &str) -> Option<Hostname> {
+    let is_short = host.matches('.').count() == 1;
+    is_short.then(|| format!("{host}.svc.{}", view.settings.domain).into())
 }
 
 fn is_ip_or_unknown(address: &str) -> bool {
