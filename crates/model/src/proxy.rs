@@ -18,6 +18,8 @@ const TOPOLOGY: [&str; 3] =
 /// Maximum number of bytes of the node id in an error message.
 const LONGEST_SHOWN: usize = 200;
 const NETWORK_LABEL: &str = "topology.istio.io/network";
+/// Metadata that an agent sets to `true` if its proxy has no source of certificates: neither files nor a CA.
+pub const NO_CERTIFICATES: &str = "PILOTAGE_NO_CERTIFICATES";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProxyKind {

@@ -17,9 +17,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::ProxyConfig;
+use model::proxy::NO_CERTIFICATES;
 use net::watch::FilePolling;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tracing::warn;
 
 use crate::args::ProxyArgs;
 use crate::bootstrap::{AdsApiType, BootstrapInput, BootstrapSource, FeatureFlags, StaticPorts, Xds, XdsSecurity};
@@ -38,7 +40,10 @@ use crate::status::health::HealthPlan;
 
 /// Directory for SDS sockets in an injected pod.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
-const INGRESS_CERTIFICATES: [&str; 2] = ["/etc/istio/ingress-certs/tls.crt", "/etc/istio/ingress-certs/tls.key"];
+const INGRESS_CERTIFICATES: &str = "/etc/istio/ingress-certs";
+/// What a proxy without a source of certificates means; on the readiness page and in the log.
+pub const NO_CERTIFICATES_NOTE: &str = "traffic is plain text, and listeners for which a policy demands mutual TLS are \
+                                        closed; mount certificates or use a TLS port of the control plane, then restart";
 const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
 /// The complete configuration of one run.
@@ -55,6 +60,8 @@ pub struct Plan {
     pub certificates: Option<CertificateFiles>,
     /// The certificate authority, if there are no files.
     pub ca: Option<CaSettings>,
+    /// There is no source of certificates: the control plane is asked for plain text.
+    pub no_certificates: bool,
     pub polling: FilePolling,
     /// Files whose change triggers a hot restart. Empty if certificates are pushed over SDS.
     pub restart_on: Vec<PathBuf>,
@@ -127,19 +134,25 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
         own: own_metadata(ports, features, args),
     });
     let bootstrap_source = BootstrapSource::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
-    let bootstrap_input = bootstrap_input(args, environment, &identity, node, settings, ports, features)?;
+    let mut bootstrap_input = bootstrap_input(args, environment, &identity, node, settings, ports, features)?;
     let certificates = CertificateFiles::find(|name| text(&bootstrap_input.node, name));
     let upstream = args.xds_relay.then(|| upstream::upstream(&bootstrap_input, environment, certificates.as_ref()));
     let upstream = upstream.transpose()?;
     let ca = ca::settings(&bootstrap_input, &identity, certificates.as_ref(), environment)?;
+    let no_certificates = ca.is_none() && certificates.is_none() && !names_certificates(&bootstrap_input, environment)?;
+    if no_certificates {
+        warn!("no certificate files and no CA: {NO_CERTIFICATES_NOTE}");
+        bootstrap_input.node.metadata.insert(NO_CERTIFICATES.to_owned(), "true".into());
+    }
     Ok(Plan {
         ca,
+        no_certificates,
         launch: launch(args, environment, &identity, &bootstrap_source, &bootstrap_input)?,
         drain: drain(environment, &identity, &bootstrap_input)?,
         peers: peers::peers(environment)?,
         access: peers::access(environment, certificates.as_ref(), upstream.as_ref(), &bootstrap_input.node),
         upstream,
-        restart_on: if args.hot_restart { watched(certificates.as_ref()) } else { Vec::new() },
+        restart_on: if args.hot_restart { watched(certificates.as_ref(), environment) } else { Vec::new() },
         certificates,
         polling: FilePolling {
             period: Duration::from_secs(1),
@@ -170,9 +183,20 @@ fn own_addresses(args: &ProxyArgs, environment: &Environment, excluded: &BTreeSe
 }
 
 /// The workload's certificates and those of a Pilot 0.8 ingress gateway.
-fn watched(certificates: Option<&CertificateFiles>) -> Vec<PathBuf> {
-    let ingress = INGRESS_CERTIFICATES.iter().map(PathBuf::from);
-    certificates.map(CertificateFiles::paths).unwrap_or_default().into_iter().chain(ingress).collect()
+fn watched(certificates: Option<&CertificateFiles>, environment: &Environment) -> Vec<PathBuf> {
+    let own = certificates.map(CertificateFiles::paths).unwrap_or_default();
+    own.into_iter().chain(ingress_certificates(environment)).collect()
+}
+
+/// Certificate and key of a Pilot 0.8 ingress gateway, which Gateways name by their paths.
+fn ingress_certificates(environment: &Environment) -> [PathBuf; 2] {
+    let folder = Path::new(environment.get("PILOTAGE_INGRESS_CERTIFICATES").unwrap_or(INGRESS_CERTIFICATES));
+    ["tls.crt", "tls.key"].map(|name| folder.join(name))
+}
+
+/// Whether the control plane is asked to use certificate files of the proxy, which may be mounted later.
+fn names_certificates(input: &BootstrapInput, environment: &Environment) -> Result<bool> {
+    Ok(environment.flag("FILE_MOUNTED_CERTS", false)? || text(&input.node, "TLS_SERVER_CERT_CHAIN").is_some())
 }
 
 fn settings(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::{SocketPeers, text};
+use super::{SocketPeers, ingress_certificates, text};
 use crate::certificates::files::CertificateFiles;
 use crate::environment::Environment;
 use crate::file_secrets::access::FileAccess;
@@ -51,7 +51,11 @@ pub(super) fn access(
     let client = tls.and_then(|tls| tls.client.clone()).into_iter().flat_map(|(chain, key)| [chain, key]);
     let by_metadata = METADATA.iter().filter_map(|name| text(node, name)).filter(|path| !path.is_empty());
     let own = certificates.map(CertificateFiles::paths).unwrap_or_default().into_iter();
-    let own = own.chain(tls.map(|tls| tls.roots.clone())).chain(client).chain(by_metadata.map(PathBuf::from));
+    let own = own
+        .chain(ingress_certificates(environment))
+        .chain(tls.map(|tls| tls.roots.clone()))
+        .chain(client)
+        .chain(by_metadata.map(PathBuf::from));
     FileAccess::new(own, listed(environment, FOLDERS).map(PathBuf::from))
 }
 

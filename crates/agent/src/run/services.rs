@@ -113,6 +113,7 @@ fn status_options(plan: &Plan, names: &relay::NameTableSender) -> Option<status:
         annotations: plan.status.prometheus_annotations.clone(),
         local_metrics: metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|value| value == "true"),
         names: plan.dns.address.map(|_| names.subscribe()),
+        no_certificates: plan.no_certificates,
         started: Instant::now(),
     })
 }

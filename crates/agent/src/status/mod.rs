@@ -34,6 +34,7 @@ use self::probes::AppProbes;
 use self::readiness::ReadinessCheck;
 use crate::dns::NameTableReceiver;
 use crate::metrics::Metrics;
+use crate::plan::NO_CERTIFICATES_NOTE;
 use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
 
 /// Options of the status server.
@@ -54,6 +55,8 @@ pub struct StatusOptions {
     pub local_metrics: bool,
     /// The name table, if DNS is captured: the proxy is not ready without it.
     pub names: Option<NameTableReceiver>,
+    /// The proxy has no source of certificates, which the readiness page says.
+    pub no_certificates: bool,
     /// Start time of the agent.
     pub started: Instant,
 }
@@ -167,12 +170,20 @@ impl StatusState {
                         self.metrics.startup_seconds.set(self.options.started.elapsed().as_secs_f64());
                     }
                 }
-                plain(StatusCode::OK, "")
+                plain(StatusCode::OK, self.note())
             }
             Err(error) => {
                 warn!("Envoy is not ready: {error:#}");
-                plain(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}\n"))
+                plain(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}\n{}", self.note()))
             }
+        }
+    }
+
+    /// The last line of the readiness page.
+    fn note(&self) -> String {
+        match self.options.no_certificates {
+            true => format!("no certificate files and no CA: {NO_CERTIFICATES_NOTE}\n"),
+            false => String::new(),
         }
     }
 

@@ -211,6 +211,16 @@ pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> DiscoveryProc
 
 /// A control plane with further arguments.
 pub(crate) async fn discovery_with(port: u16, backend: &HttpBackend, args: Vec<String>) -> DiscoveryProcess {
+    discovery_of_mesh(port, backend, args, MESH).await
+}
+
+/// A control plane with further arguments and this mesh config.
+pub(crate) async fn discovery_of_mesh(
+    port: u16,
+    backend: &HttpBackend,
+    args: Vec<String>,
+    mesh: &str,
+) -> DiscoveryProcess {
     let entry = format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\n\
          spec:\n  hosts: [cart.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
@@ -220,7 +230,7 @@ pub(crate) async fn discovery_with(port: u16, backend: &HttpBackend, args: Vec<S
     );
     let setup = DiscoveryOptions {
         files: vec![("cart.yaml".to_owned(), entry)],
-        mesh: MESH.to_owned(),
+        mesh: mesh.to_owned(),
         args,
         ..DiscoveryOptions::default()
     };

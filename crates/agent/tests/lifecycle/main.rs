@@ -7,6 +7,7 @@ mod crashes;
 mod fixture;
 mod hot_restart;
 mod load;
+mod no_certificates;
 mod rotation;
 mod shutdown;
 mod startup;

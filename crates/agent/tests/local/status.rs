@@ -33,6 +33,7 @@ fn options() -> StatusOptions {
         annotations: None,
         local_metrics: false,
         names: None,
+        no_certificates: false,
         started: Instant::now(),
     }
 }

@@ -1,5 +1,5 @@
-//! Resources that connected clients are not sent because they exceed a limit: reported as problems as long as a client
-//! of the class is connected.
+//! Problems of classes of clients, reported as long as a client of the class is connected: resources that are not sent
+//! because they exceed a limit, and proxies without certificates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Excesses {
             problems.push(Problem::error(Subject::Setting("limits".into()), message));
         }
         if problems != known.sent {
-            let batch = Batch { source: SourceId("limits".into()), changes: vec![Change::Problems(problems.clone())] };
+            let batch = Batch { source: SourceId("clients".into()), changes: vec![Change::Problems(problems.clone())] };
             // If the channel is full, the next report sends the list again.
             if self.changes.try_send(batch).is_ok() {
                 known.sent = problems;

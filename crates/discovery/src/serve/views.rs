@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use api::TypeUrl;
 use model::change::Batch;
 use model::hashed::{Hashed, fingerprint};
-use model::proxy::{Proxy, ProxyKind};
+use model::problem::{Problem, Subject};
+use model::proxy::{NO_CERTIFICATES, Proxy, ProxyKind};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use model::snapshot::endpoints::Endpoints;
@@ -153,7 +155,11 @@ impl Views {
             return slot;
         }
         slots.retain(|_, slot| slot.strong_count() > 0);
-        let slot = ViewClass { proxy: Arc::new(class), excess: self.excesses.class(), cut: Mutex::default() };
+        let excess = self.excesses.class();
+        if class.flag(NO_CERTIFICATES) {
+            excess.set(&TypeUrl::SECRET, "", &[no_certificates(&class.namespace)]);
+        }
+        let slot = ViewClass { proxy: Arc::new(class), excess, cut: Mutex::default() };
         let slot = Arc::new(slot);
         slots.insert(key, Arc::downgrade(&slot));
         slot
@@ -192,6 +198,16 @@ impl Views {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// The problem of proxies whose agent has no certificates and cannot obtain any.
+fn no_certificates(namespace: &str) -> Problem {
+    let message = format!(
+        "proxies of namespace {namespace} have neither certificate files nor a CA: their traffic is plain text, and where a \
+         policy demands mutual TLS they get no listener and no cluster; mount certificates or give the agents a TLS port of \
+         the control plane"
+    );
+    Problem::warning(Subject::Setting("certificates of proxies".into()), message)
 }
 
 /// The proxy without the fields in which replicas differ. Its addresses are kept only if output depends on them.

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Subset, TrafficPolicy};
 use model::endpoint::TlsMode;
 use model::labels::Labels;
 use model::names::Str;
 use model::port::{Port, Protocol};
-use model::proxy::ProxyKind;
+use model::proxy::{NO_CERTIFICATES, ProxyKind};
 use model::service::{Registry, Resolution, Service, TrafficDistribution};
 use model::settings::Milliseconds;
 use model::snapshot::routing::ConsolidatedRule;
@@ -19,7 +20,7 @@ use super::{AppliedRule, ClusterContext, ClusterKind, ClusterPlan, ServiceLabel,
 use crate::dns_cache::DnsFamily;
 use crate::names::{ClusterForm, OutboundCluster};
 use crate::plan::endpoints::locality::{ClientLocality, LocalityGroup, LocalityLb};
-use crate::plan::endpoints::{EndpointSelection, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
+use crate::plan::endpoints::{EndpointSelection, LocalityEndpoints, PERSISTENT_SESSION_LABEL, prescribed_mode};
 use crate::plan::policy::{self, EffectivePolicy};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::StatName;
@@ -89,13 +90,15 @@ pub fn plans<'a>(
     form: ClusterForm,
 ) -> Vec<ClusterPlan> {
     let peers = PeerPolicies::new(&view.policy, &view.settings.mesh.root_namespace);
+    let no_certificates = view.proxy.flag(NO_CERTIFICATES);
     let mut found = Vec::new();
     for service in services {
         if service.resolution == Resolution::Alias {
             continue;
         }
         let rule = view.destination_rule(&service.hostname);
-        let planner = ServicePlanner { view, context, service, rule, form, peers, accounts: accounts(view, service) };
+        let accounts = accounts(view, service);
+        let planner = ServicePlanner { view, context, service, rule, form, peers, no_certificates, accounts };
         for port in service.proxied_ports() {
             planner.port(port, &mut found);
         }
@@ -111,6 +114,8 @@ struct ServicePlanner<'a> {
     rule: Option<&'a Arc<ConsolidatedRule>>,
     form: ClusterForm,
     peers: PeerPolicies<'a>,
+    /// Whether the proxy has no source of certificates.
+    no_certificates: bool,
     accounts: Arc<[Str]>,
 }
 
@@ -129,12 +134,37 @@ impl ServicePlanner<'_> {
         }
         // Without endpoints to resolve, there are no clusters for the port or its subsets.
         let Some(discovery) = self.discovery(port, None) else { return };
-        found.push(self.cluster(port, None, discovery));
+        if !self.is_closed(port, None) {
+            found.push(self.cluster(port, None, discovery));
+        }
         for index in 0..self.rule.map_or(0, |r| r.rule.spec.subsets.len()) {
-            if let Some(discovery) = self.discovery(port, Some(index)) {
+            if let Some(discovery) = self.discovery(port, Some(index)).filter(|_| !self.is_closed(port, Some(index))) {
                 found.push(self.cluster(port, Some(index), discovery));
             }
         }
+    }
+
+    /// Whether a policy demands mutual TLS of a proxy without certificates. Such a cluster is left out: Envoy would wait for
+    /// a certificate without end and not become ready.
+    fn is_closed(&self, port: &Port, subset: Option<usize>) -> bool {
+        if !self.no_certificates || self.form == ClusterForm::ServerName {
+            return false;
+        }
+        let name = self.subset(subset).map_or("", |s| s.name.as_str());
+        match self.rule.and_then(|rule| prescribed_mode(&rule.rule.spec, name, port.number)) {
+            Some(mode) => mode == TlSmode::IstioMutual,
+            None => self.is_strict() && self.speaks_mutual_tls(port),
+        }
+    }
+
+    fn is_strict(&self) -> bool {
+        let is_automatic = !self.service.mesh_external && self.context.mesh.enable_auto_mtls.unwrap_or(true);
+        is_automatic && self.peers.of_namespace(&self.service.namespace) == MutualTls::Strict
+    }
+
+    /// Whether an endpoint of the port accepts mesh TLS.
+    fn speaks_mutual_tls(&self, port: &Port) -> bool {
+        self.view.identities(self.service).any(|e| *e.service_port == port.name && e.tls == TlsMode::Istio)
     }
 
     fn is_resolved_per_request(&self) -> bool {
@@ -269,7 +299,7 @@ impl ServicePlanner<'_> {
     /// Whether auto mTLS applies to the port.
     fn is_mutual_tls_automatic(&self, port: &Port, policy: Option<&TrafficPolicy>) -> bool {
         let service = self.service;
-        if service.mesh_external || !self.context.mesh.enable_auto_mtls.unwrap_or(true) {
+        if self.no_certificates || service.mesh_external || !self.context.mesh.enable_auto_mtls.unwrap_or(true) {
             return false;
         }
         let balancer = policy.and_then(|p| p.load_balancer.as_ref());

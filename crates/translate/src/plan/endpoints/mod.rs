@@ -9,6 +9,7 @@ mod select;
 use model::endpoint::{Health, Locality};
 use model::names::{ClusterId, Namespace, Str};
 
+pub(crate) use select::prescribed_mode;
 pub use select::{EndpointSelection, PERSISTENT_SESSION_LABEL, discovered};
 
 /// The endpoints of one cluster.

@@ -240,7 +240,7 @@ fn first_of<'a>(labels: &'a Labels, keys: [&str; 3]) -> Option<&'a Str> {
 }
 
 /// The TLS mode of a rule for a port; the subset takes precedence.
-fn prescribed_mode(rule: &DestinationRule, subset: &str, port: u16) -> Option<TlSmode> {
+pub(crate) fn prescribed_mode(rule: &DestinationRule, subset: &str, port: u16) -> Option<TlSmode> {
     let own = rule.traffic_policy.as_ref();
     if subset.is_empty() {
         return mode_on_port(own, port);

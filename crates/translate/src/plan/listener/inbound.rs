@@ -8,7 +8,7 @@ use model::config::{Config, Kind};
 use model::hashed::Hashed;
 use model::names::Str;
 use model::port::{Port, Protocol};
-use model::proxy::Interception;
+use model::proxy::{Interception, NO_CERTIFICATES};
 use scope::View;
 use scope::inbound::ServiceTarget;
 
@@ -55,6 +55,8 @@ struct MtlsContexts {
 struct MtlsModes {
     any: MutualTls,
     ports: BTreeMap<u32, MutualTls>,
+    /// Whether the proxy has no source of certificates.
+    no_certificates: bool,
 }
 
 impl MtlsModes {
@@ -66,7 +68,25 @@ impl MtlsModes {
             // Port 0 has no override, so this is the default.
             any: policies.of_workload(namespace, labels, 0),
             ports: policies.ports_of_workload(namespace, labels),
+            no_certificates: view.proxy.flag(NO_CERTIFICATES),
         }
+    }
+
+    /// Whether connections cannot be accepted as the mode demands. Envoy would wait for a certificate without end, and serve
+    /// a previous listener in plain text meanwhile.
+    fn is_closed(&self, mode: MutualTls) -> bool {
+        self.no_certificates && mode == MutualTls::Strict
+    }
+
+    /// Whether the listener for captured connections is closed.
+    fn is_capture_closed(&self) -> bool {
+        std::iter::once(&self.any).chain(self.ports.values()).any(|mode| self.is_closed(*mode))
+    }
+
+    /// A mode, and the one by which connections are accepted: without certificates a permissive port accepts plain text only.
+    fn accepted(&self, mode: MutualTls) -> (MutualTls, MutualTls) {
+        let is_plain = self.no_certificates && mode == MutualTls::Permissive;
+        (mode, if is_plain { MutualTls::Disable } else { mode })
     }
 
     fn of_port(&self, port: u32) -> MutualTls {
@@ -84,7 +104,11 @@ pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
     let mut captured = captured_elsewhere(context, &modes, &contexts);
     let mut own = Vec::new();
     for served in served_ports(context) {
-        let chains = chains(context, &served, modes.of_port(served.target_port), &contexts);
+        let mode = modes.of_port(served.target_port);
+        if served.opens_port && modes.is_closed(mode) {
+            continue;
+        }
+        let chains = chains(context, &served, modes.accepted(mode), &contexts);
         if served.opens_port {
             let name = names::listener(&served.bind[0], served.target_port);
             own.push(listener(context, name.into(), &served.bind, served.target_port, Binding::Port, chains));
@@ -93,7 +117,7 @@ pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
         }
     }
     let mut listeners = Vec::with_capacity(own.len() + 1);
-    if context.view.proxy.interception != Interception::None {
+    if context.view.proxy.interception != Interception::None && !modes.is_capture_closed() {
         let name = names::VIRTUAL_INBOUND.into();
         listeners.push(listener(context, name, &context.wildcards, capture_port(context), Binding::Virtual, captured));
     }
@@ -246,7 +270,7 @@ fn captured_elsewhere(context: &ListenerContext<'_>, modes: &MtlsModes, contexts
     let mut all = vec![black_hole(context)];
     let undeclared = modes.ports.keys().copied().filter(|port| !is_declared(context, *port));
     for port in std::iter::once(0).chain(undeclared) {
-        all.extend(chains(context, &passthrough(port), modes.of_port(port), contexts));
+        all.extend(chains(context, &passthrough(port), modes.accepted(modes.of_port(port)), contexts));
     }
     all
 }
@@ -292,7 +316,7 @@ fn black_hole(context: &ListenerContext<'_>) -> ChainPlan {
 fn chains(
     context: &ListenerContext<'_>,
     served: &InboundPort,
-    mtls_mode: MutualTls,
+    (mtls_mode, accepted_mode): (MutualTls, MutualTls),
     contexts: &MtlsContexts,
 ) -> Vec<ChainPlan> {
     // Upstream treats a UDP port as TCP here.
@@ -303,7 +327,7 @@ fn chains(
         return accepted.iter().map(|a| chain(context, served, a, Some(tls_context.clone()))).collect();
     }
     let context_of = |accepted: &AcceptedConnection| if accepted.http { &contexts.http } else { &contexts.bytes };
-    let accepted = mtls::accepted(mtls_mode, mode);
+    let accepted = mtls::accepted(accepted_mode, mode);
     accepted.iter().map(|a| chain(context, served, a, a.terminates.then(|| context_of(a).clone()))).collect()
 }
 
