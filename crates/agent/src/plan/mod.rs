@@ -36,14 +36,12 @@ use crate::process::drain::Drain;
 use crate::relay::Upstream;
 use crate::settings::{ProxyConfigSources, proxy_config};
 use crate::socket::AllowedPeers;
+use crate::status::NO_CERTIFICATES_NOTE;
 use crate::status::health::HealthPlan;
 
 /// Directory for SDS sockets in an injected pod.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
 const INGRESS_CERTIFICATES: &str = "/etc/istio/ingress-certs";
-/// What a proxy without a source of certificates means; on the readiness page and in the log.
-pub const NO_CERTIFICATES_NOTE: &str = "traffic is plain text, and listeners for which a policy demands mutual TLS are \
-                                        closed; mount certificates or use a TLS port of the control plane, then restart";
 const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
 /// The complete configuration of one run.

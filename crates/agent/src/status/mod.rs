@@ -34,8 +34,11 @@ use self::probes::AppProbes;
 use self::readiness::ReadinessCheck;
 use crate::dns::NameTableReceiver;
 use crate::metrics::Metrics;
-use crate::plan::NO_CERTIFICATES_NOTE;
 use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
+
+/// What a proxy without a source of certificates means; on the readiness page and in the log.
+pub(crate) const NO_CERTIFICATES_NOTE: &str = "traffic is plain text, and listeners for which a policy demands mutual TLS are \
+                                        closed; mount certificates or use a TLS port of the control plane, then restart";
 
 /// Options of the status server.
 #[derive(Debug)]
