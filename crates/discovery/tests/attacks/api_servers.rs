@@ -235,7 +235,7 @@ async fn hole_07_endless_lists_are_aborted() {
         is_list(asked).then(|| full(answer.to_string()))
     });
     until_problem(&server, &["cluster Kubernetes", "could not watch Service", "more than 2000 objects"]).await;
-    until_problem(&server, &["cluster Kubernetes", "could not watch EndpointSlice", "pages repeat"]).await;
+    until_problem(&server, &["cluster Kubernetes", "could not watch EndpointSlice", "pages of the list repeat"]).await;
     // Objects of aborted lists are known too, up to the limit.
     until_problem(&server, &["cluster Kubernetes", "2000 objects of Service: further ones are ignored"]).await;
     assert_eq!(clusters(&server).await, SERVICES);
