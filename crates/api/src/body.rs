@@ -8,10 +8,10 @@ use bytes::{Bytes, BytesMut};
 
 /// Encoded bytes. Cloning copies none of them.
 #[derive(Clone)]
-pub struct Body(Content);
+pub struct Body(BodyBytes);
 
 #[derive(Clone)]
-enum Content {
+enum BodyBytes {
     Whole(Bytes),
     Pieces { pieces: Arc<[Bytes]>, len: usize },
 }
@@ -20,13 +20,13 @@ impl Body {
     /// The bytes of all pieces, one after the other.
     pub fn of_pieces(pieces: Vec<Bytes>) -> Body {
         let len = pieces.iter().map(Bytes::len).sum();
-        Body(Content::Pieces { pieces: pieces.into(), len })
+        Body(BodyBytes::Pieces { pieces: pieces.into(), len })
     }
 
     pub fn len(&self) -> usize {
         match &self.0 {
-            Content::Whole(bytes) => bytes.len(),
-            Content::Pieces { len, .. } => *len,
+            BodyBytes::Whole(bytes) => bytes.len(),
+            BodyBytes::Pieces { len, .. } => *len,
         }
     }
 
@@ -36,16 +36,16 @@ impl Body {
 
     pub fn pieces(&self) -> &[Bytes] {
         match &self.0 {
-            Content::Whole(bytes) => std::slice::from_ref(bytes),
-            Content::Pieces { pieces, .. } => pieces,
+            BodyBytes::Whole(bytes) => std::slice::from_ref(bytes),
+            BodyBytes::Pieces { pieces, .. } => pieces,
         }
     }
 
     /// All bytes in one piece; copied if there are several.
     pub fn joined(&self) -> Bytes {
         match &self.0 {
-            Content::Whole(bytes) => bytes.clone(),
-            Content::Pieces { pieces, len } => {
+            BodyBytes::Whole(bytes) => bytes.clone(),
+            BodyBytes::Pieces { pieces, len } => {
                 let mut joined = BytesMut::with_capacity(*len);
                 pieces.iter().for_each(|piece| joined.extend_from_slice(piece));
                 joined.freeze()
@@ -56,23 +56,23 @@ impl Body {
     /// Whether no other resource or response uses these bytes or this list of pieces.
     pub fn is_unique(&self) -> bool {
         match &self.0 {
-            Content::Whole(bytes) => bytes.is_unique(),
-            Content::Pieces { pieces, .. } => Arc::strong_count(pieces) == 1,
+            BodyBytes::Whole(bytes) => bytes.is_unique(),
+            BodyBytes::Pieces { pieces, .. } => Arc::strong_count(pieces) == 1,
         }
     }
 
     /// Bytes in memory that are not shared with other bodies.
     pub fn own_bytes(&self) -> usize {
         match &self.0 {
-            Content::Whole(bytes) => bytes.len(),
-            Content::Pieces { pieces, .. } => size_of_val(&**pieces),
+            BodyBytes::Whole(bytes) => bytes.len(),
+            BodyBytes::Pieces { pieces, .. } => size_of_val(&**pieces),
         }
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Body(Content::Whole(bytes))
+        Body(BodyBytes::Whole(bytes))
     }
 }
 

@@ -8,7 +8,7 @@ use testkit::{client, ports, servers, wait};
 
 use crate::fixture::{Agent, AgentSetup, answered, discovery_of_mesh, envoy};
 
-/// The proxy's own service on a port of its own.
+/// The proxy's own service on a port.
 fn own_service(port: u16, backend: &HttpBackend) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: client, namespace: outside}}\nspec:\n  \
