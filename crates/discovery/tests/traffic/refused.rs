@@ -96,8 +96,13 @@ async fn a_rejected_virtual_service_keeps_its_previous_version(transport: XdsTra
     assert_eq!(shown["objects"][0]["served"], "the version before");
     assert!(shown["objects"][0]["message"].as_str().is_some_and(|message| message.contains("regex")), "{shown}");
     assert_eq!(metric(&mesh, "pilotage_quarantined{what=\"object\"}").await, 1);
-    let problems = page(&mesh, "/debug/problems").await;
-    assert!(problems.contains("VirtualService shop/cart") && problems.contains("routes.yaml"), "{problems}");
+    // Problems are published with the next snapshot.
+    wait::until("the problem", async || {
+        let problems = page(&mesh, "/debug/problems").await;
+        let is_named = problems.contains("VirtualService shop/cart") && problems.contains("routes.yaml");
+        if is_named { Ok(()) } else { Err(problems) }
+    })
+    .await;
 
     // Other changes are applied without further NACKs.
     mesh.discovery.write("routes.yaml", &[refused("cart", "two"), versioned("reviews", "three")].join("---\n"));
