@@ -19,16 +19,21 @@ pub(crate) struct ClusterAccess {
 
 impl ClusterAccess {
     pub(crate) async fn client(&self) -> Result<Client> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let options = KubeConfigOptions { context: given(&self.context), ..KubeConfigOptions::default() };
-        let config = match given(&self.kubeconfig) {
-            Some(file) => {
-                let kubeconfig =
-                    Kubeconfig::read_from(&file).with_context(|| format!("could not read kubeconfig {file}"))?;
-                Config::from_custom_kubeconfig(kubeconfig, &options).await
-            }
-            None => Config::from_kubeconfig(&options).await,
-        };
-        Ok(Client::try_from(config.context("could not find a cluster: give --kubeconfig=FILE")?)?)
+        Ok(Client::try_from(config(&self.kubeconfig, &self.context).await?)?)
     }
+}
+
+/// How to reach the server of a kubeconfig file and one of its contexts. If they are empty, kubectl's defaults apply.
+pub(crate) async fn config(kubeconfig: &str, context: &str) -> Result<Config> {
+    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let options = KubeConfigOptions { context: given(context), ..KubeConfigOptions::default() };
+    let config = match given(kubeconfig) {
+        Some(file) => {
+            let kubeconfig =
+                Kubeconfig::read_from(&file).with_context(|| format!("could not read kubeconfig {file}"))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await
+        }
+        None => Config::from_kubeconfig(&options).await,
+    };
+    config.context("could not find a server: give --kubeconfig=FILE")
 }

@@ -7,10 +7,11 @@ use clap::Args;
 use http::header::{ACCEPT, CONTENT_TYPE, WARNING};
 use http::{Method, Request};
 use http_body_util::BodyExt;
+use kube::Client;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use serde_json::Value;
+
+use crate::cluster;
 
 /// Which server, and the namespace of objects that name none.
 #[derive(Args)]
@@ -76,18 +77,11 @@ pub(super) struct ObjectServer {
 
 impl ServerOptions {
     pub(super) async fn connect(&self) -> Result<ObjectServer> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let options = KubeConfigOptions { context: given(&self.context), ..KubeConfigOptions::default() };
-        let config = match given(&self.kubeconfig) {
-            Some(file) => {
-                let kubeconfig =
-                    Kubeconfig::read_from(&file).with_context(|| format!("could not read kubeconfig {file}"))?;
-                Config::from_custom_kubeconfig(kubeconfig, &options).await
-            }
-            None => Config::from_kubeconfig(&options).await,
+        let config = cluster::config(&self.kubeconfig, &self.context).await?;
+        let namespace = match self.namespace.as_str() {
+            "" => config.default_namespace.clone(),
+            given => given.to_owned(),
         };
-        let config = config.context("could not find a server: give --kubeconfig")?;
-        let namespace = given(&self.namespace).unwrap_or_else(|| config.default_namespace.clone());
         Ok(ObjectServer { client: Client::try_from(config)?, namespace, versions: BTreeMap::new() })
     }
 }
