@@ -20,6 +20,7 @@ pub mod fake_api;
 pub mod faulty;
 pub mod fleet;
 pub mod forwarder;
+pub mod instructions;
 pub mod istioctl;
 pub mod istiod;
 pub mod kubectl;

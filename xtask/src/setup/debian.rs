@@ -22,6 +22,10 @@ pub(super) const IPTABLES: Tool = Tool {
     trial: &["unshare", "--net", "iptables", "--table", "nat", "--list"],
 };
 
+/// Counts instructions.
+pub(super) const VALGRIND: Tool =
+    Tool { program: "valgrind", packages: &["valgrind"], trial: &["valgrind", "--version"] };
+
 /// Builds the Eureka server.
 pub(super) const MAVEN: Tool = Tool { program: "mvn", packages: &["maven"], trial: &["mvn", "--version"] };
 

@@ -46,6 +46,7 @@ const PARTS: &[ServerPart] = &[
     built("grpc-app", "grpc", go::OWN, ""),
     ServerPart { name: "cargo-deny", from: ServerOrigin::Cargo(cargo_tool::DENY) },
     ServerPart { name: "iptables", from: ServerOrigin::Debian(debian::IPTABLES) },
+    ServerPart { name: "valgrind", from: ServerOrigin::Debian(debian::VALGRIND) },
 ];
 const PEER: ServerPart = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", ISTIO_TAGS);
 /// The build tags of Istio's releases.

@@ -3,6 +3,7 @@
 mod delta;
 mod envoy;
 mod history;
+mod instructions;
 mod names;
 mod order;
 mod rejection;

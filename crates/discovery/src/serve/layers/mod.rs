@@ -151,4 +151,6 @@ impl RouteTable {
 }
 
 #[cfg(test)]
+mod instructions;
+#[cfg(test)]
 mod tests;

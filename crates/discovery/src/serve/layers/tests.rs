@@ -139,7 +139,7 @@ fn object(slot: usize, variant: usize) -> Object {
     parsed.objects.remove(0)
 }
 
-fn client(id: &str, app: &str, zone: &str, node: &str) -> Arc<Proxy> {
+pub(super) fn client(id: &str, app: &str, zone: &str, node: &str) -> Arc<Proxy> {
     let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
     let labels = [("app".to_owned(), text(app))].into_iter().collect();
     let labels = Value { kind: Some(value::Kind::StructValue(Struct { fields: labels })) };
