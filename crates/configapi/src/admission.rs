@@ -78,7 +78,8 @@ pub(crate) fn admit(object: &Value, resource: &ResourceInfo, mode: ConfigValidat
         };
         return Err(ApiError::invalid(resource, name, &errors.iter().map(cause).collect::<Vec<_>>()));
     }
-    Ok(warnings.iter().map(|problem| problem.message.to_string()).collect())
+    // A warning is one line; the equivalent of a legacy kind has several.
+    Ok(warnings.iter().map(|problem| problem.message.lines().next().unwrap_or_default().to_owned()).collect())
 }
 
 /// The problems that every other source of configuration would report.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use cli::args::{Logging, Version, duration};
 use cli::flags;
 use sources::registry::flags::{FlagKind, RegistryFlag};
@@ -29,7 +29,7 @@ pub enum DiscoveryCommand {
     /// Start the discovery service
     Discovery(Box<DiscoveryFlags>),
     /// Print the CustomResourceDefinitions of Istio's kinds
-    Crds,
+    Crds(CrdsFlags),
     /// Work with the configuration API
     #[command(subcommand)]
     ConfigApi(ConfigApiCommand),
@@ -37,6 +37,25 @@ pub enum DiscoveryCommand {
     Request(RequestFlags),
     /// Print the version
     Version(Version),
+}
+
+/// Flags of `pilot-discovery crds`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CrdsFlags {
+    /// Print those of the kinds of old Istio releases instead, such as RouteRule, Policy and ServiceRole
+    #[arg(long)]
+    pub legacy: bool,
+}
+
+/// Values of `--registerCRDs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RegisterCrds {
+    #[default]
+    False,
+    /// Today's kinds
+    True,
+    /// Today's kinds and those of old Istio releases
+    Legacy,
 }
 
 /// Commands of `pilot-discovery config-api`.
@@ -71,8 +90,15 @@ pub struct DiscoveryFlags {
     pub kubeconfig: String,
 
     /// Install the CustomResourceDefinitions of Istio's kinds in the API server before watching it
-    #[arg(long = "registerCRDs")]
-    pub register_crds: bool,
+    #[arg(
+        long = "registerCRDs",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
+    pub register_crds: RegisterCrds,
 
     /// DNS suffix of the mesh
     #[arg(long, default_value = "cluster.local")]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use model::change::SourceId;
 use model::settings::Settings;
 use sources::kubernetes::access::Access;
-use sources::kubernetes::definitions;
+use sources::kubernetes::definitions::{self, DefinedKinds};
 use sources::kubernetes::join::ClusterOptions;
 use sources::kubernetes::rate_limit::RateLimit;
 use sources::kubernetes::session::WatchOptions;
@@ -42,10 +42,10 @@ pub(crate) fn access(args: &DiscoveryFlags, environment: Environment<'_>) -> Res
 }
 
 /// Installs the CustomResourceDefinitions of Istio's kinds.
-pub(crate) async fn install_definitions(access: Option<Access>) -> Result<()> {
+pub(crate) async fn install_definitions(access: Option<Access>, kinds: DefinedKinds) -> Result<()> {
     let access = access
         .context("could not install CustomResourceDefinitions: no API server is configured, give --kubeconfig=FILE")?;
-    let count = definitions::install(access).await.map_err(|reason| anyhow!(reason))?;
+    let count = definitions::install(access, kinds).await.map_err(|reason| anyhow!(reason))?;
     info!(count, "installed CustomResourceDefinitions");
     Ok(())
 }

@@ -12,6 +12,8 @@ use cli::scopes::Scopes;
 use discovery::args::{Cli, ConfigApiCommand, DiscoveryCommand, DiscoveryFlags};
 use discovery::config_api;
 use discovery::{file_descriptors, request, startup};
+use model::config::definition;
+use serde_json::Value;
 use tracing::error;
 
 #[global_allocator]
@@ -36,7 +38,8 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         DiscoveryCommand::Discovery(args) => discovery(&args),
-        DiscoveryCommand::Crds => print(&definitions()),
+        DiscoveryCommand::Crds(flags) if flags.legacy => print(&yaml(definition::legacy_definitions())),
+        DiscoveryCommand::Crds(_) => print(&yaml(definition::definitions())),
         DiscoveryCommand::ConfigApi(ConfigApiCommand::Kubeconfig(flags)) => {
             config_api::kubeconfig(&flags).and_then(|text| print(text.trim_end()))
         }
@@ -70,8 +73,7 @@ fn send_request(args: &discovery::args::RequestFlags) -> Result<()> {
 }
 
 /// The CustomResourceDefinitions as YAML documents.
-fn definitions() -> String {
-    let documents = model::config::definition::definitions();
+fn yaml(documents: impl Iterator<Item = Value>) -> String {
     let texts = documents.filter_map(|document| serde_saphyr::to_string(&document).ok());
     texts.map(|text| text.trim_end().to_owned()).collect::<Vec<_>>().join("\n---\n")
 }

@@ -125,7 +125,23 @@ impl CredentialRefs {
                 | Spec::ServiceRole(_)
                 | Spec::ServiceRoleBinding(_)
                 | Spec::RbacConfig(_)
-                | Spec::ClusterRbacConfig(_) => {}
+                | Spec::ClusterRbacConfig(_)
+                | Spec::RouteRule(_)
+                | Spec::EgressRule(_)
+                | Spec::DestinationPolicy(_)
+                | Spec::IngressRule(_)
+                | Spec::AuthenticationPolicy(_)
+                | Spec::AuthenticationMeshPolicy(_)
+                | Spec::HttpApiSpec(_)
+                | Spec::HttpApiSpecBinding(_)
+                | Spec::QuotaSpec(_)
+                | Spec::QuotaSpecBinding(_)
+                | Spec::MixerRule(_)
+                | Spec::MixerHandler(_)
+                | Spec::MixerInstance(_)
+                | Spec::MixerAdapter(_)
+                | Spec::MixerTemplate(_)
+                | Spec::AttributeManifest(_) => {}
             }
         }
         named

@@ -23,8 +23,8 @@ pub(super) fn body(root: &Path) -> Result<String> {
     let rows = kinds.iter().map(|(group, kind, versions)| row(&[kind, &format!("`{group}`"), versions]));
     Ok(format!(
         "Objects of these kinds are read from files, Kubernetes and other control planes. The first version is preferred; \
-         all mean the same.\nKinds of Istio 0.8 (`config.istio.io`, `authentication.istio.io`) are read as today's kinds, \
-         which are printed to replace them.\n`tests/cases/DIFFERENCES.md` lists fields that are treated differently from \
+         all mean the same.\nKinds of old Istio releases (`config.istio.io`, `authentication.istio.io`, \
+         `rbac.istio.io`) are converted to today's kinds, which `pilotctl convert` prints.\n`tests/cases/DIFFERENCES.md` lists fields that are treated differently from \
          upstream.\n\n{}{}",
         head(&["kind", "group", "versions"]),
         rows.collect::<String>()
@@ -33,7 +33,8 @@ pub(super) fn body(root: &Path) -> Result<String> {
 
 /// Group, kind and versions of a row.
 fn kind(text: &str, line: &str) -> Option<(String, String, String)> {
-    let line = line.trim_start_matches("messages { ").trim_start_matches("} documents { ");
+    let line =
+        line.trim_start_matches("messages { ").trim_start_matches("} documents { ").trim_start_matches("} legacy { ");
     let strings = literals(line);
     let group = strings.iter().position(|literal| literal.text.contains('.'))?;
     // A row begins with the variant; the kind's name follows where it differs.

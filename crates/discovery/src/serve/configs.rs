@@ -8,6 +8,7 @@ use std::sync::Arc;
 use api::istio::mcp::v1alpha1::Resource as Envelope;
 use api::istio::mesh::v1alpha1::MeshConfig;
 use api::{Resource, TypeUrl};
+use model::config::legacy::is_made_from_legacy;
 use model::config::{Kind, Object, envelope};
 use model::names::ServiceKey;
 use model::snapshot::{Delta, Snapshot, synthetic};
@@ -145,7 +146,11 @@ fn content(kind: &TypeUrl) -> Option<Content> {
 fn objects(world: &Snapshot, content: Content) -> Vec<Resource> {
     match content {
         Content::Mesh => vec![Resource::encoded("", world.settings.mesh.encode())],
-        Content::Objects(kind) => world.objects.of(kind).filter_map(sealed).collect(),
+        Content::Objects(kind) => {
+            // Readers know current kinds only.
+            let converted = world.converted.objects.of(kind).filter(|object| is_made_from_legacy(&object.meta));
+            world.objects.of(kind).chain(converted).filter_map(sealed).collect()
+        }
         Content::Nothing => Vec::new(),
     }
 }

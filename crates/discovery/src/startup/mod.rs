@@ -8,6 +8,7 @@ mod sources;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::sources::kubernetes::definitions::DefinedKinds;
 use ::sources::source::SourceTask;
 use anyhow::{Context, Result};
 use cli::levels::LogLevels;
@@ -19,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use xds::Budget;
 
-use crate::args::DiscoveryFlags;
+use crate::args::{DiscoveryFlags, RegisterCrds};
 use crate::client_runtime::ClientRuntime;
 use crate::config_api;
 use crate::environment::{Environment, Instance};
@@ -100,8 +101,10 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     args.ignored_flags.log();
     let instance = Instance::new(&args.namespace, environment);
     let api_server = kubernetes::access(args, environment)?;
-    if args.register_crds {
-        kubernetes::install_definitions(api_server.clone()).await?;
+    match args.register_crds {
+        RegisterCrds::False => {}
+        RegisterCrds::True => kubernetes::install_definitions(api_server.clone(), DefinedKinds::Current).await?,
+        RegisterCrds::Legacy => kubernetes::install_definitions(api_server.clone(), DefinedKinds::WithLegacy).await?,
     }
     let inputs = StartupInputs::read(args, &instance, environment, api_server)?;
     let stop = StopTokens::default();

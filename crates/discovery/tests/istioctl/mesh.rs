@@ -37,7 +37,7 @@ impl Mesh {
         let api_server = ApiServer::start().await;
         let kinds = Kind::ALL.iter().filter(|kind| kind.group() != "networking.k8s.io");
         let kinds: Vec<_> =
-            kinds.map(|k| (k.group(), k.versions(), k.as_str(), k.plural(), *k != Kind::GatewayClass)).collect();
+            kinds.map(|k| (k.group(), k.versions(), k.as_str(), k.plural(), !k.is_cluster_wide())).collect();
         api_server.define(&kinds).await;
         let kubelet = Kubelet::start(&api_server).await;
         for (collection, object) in objects() {

@@ -33,7 +33,7 @@ pub(crate) async fn cluster() -> MutexGuard<'static, ApiServer> {
 /// CustomResourceDefinitions of the model's kinds.
 pub(crate) fn definitions() -> Vec<CrdSpec<'static>> {
     let custom = Kind::ALL.iter().filter(|kind| kind.group() != "networking.k8s.io");
-    custom.map(|k| (k.group(), k.versions(), k.as_str(), k.plural(), *k != Kind::GatewayClass)).collect()
+    custom.map(|k| (k.group(), k.versions(), k.as_str(), k.plural(), !k.is_cluster_wide())).collect()
 }
 
 const BUILT_IN: &[(&str, &str, &str)] = &[

@@ -15,6 +15,7 @@ mod definitions;
 mod election;
 mod istiod;
 mod kubectl;
+mod legacy;
 mod noise;
 mod operator_logs;
 mod outage;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::istio::networking::v1alpha3::Server;
 
 use super::{Finding, full_name, listed};
-use crate::config::legacy::precedence;
 use crate::config::{Kind, Object, Spec};
 use crate::host::resolve_short_name;
 use crate::labels::selects;
@@ -39,10 +38,7 @@ pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         if scope != "*" {
             all.extend(by_host.get(&("*".to_owned(), host.clone())).into_iter().flatten());
         }
-        // RouteRules of one namespace are joined.
-        let first = all.first().map(|object| &object.meta.namespace);
-        let is_joined = |object: &&Object| precedence(&object.meta).is_some() && Some(&object.meta.namespace) == first;
-        if all.len() < 2 || all.iter().all(is_joined) {
+        if all.len() < 2 {
             continue;
         }
         let names: BTreeSet<String> = all.iter().map(|object| full_name(&object.meta)).collect();

@@ -9,16 +9,15 @@ use super::Kind;
 /// Recursion limit of schemas; deeper values are not checked.
 const DEEPEST: usize = 12;
 
-/// The definition of a kind; `None` for kinds that are not Istio's.
+/// The definition of a kind; `None` for kinds that are not Istio's. Legacy kinds never had a schema: everything is stored,
+/// and their conversion reports mistakes.
 pub fn definition(kind: Kind) -> Option<Value> {
-    let message = api::reflect::istio().get_message_by_name(kind.message()?)?;
-    let schema = json!({
-        "type": "object",
-        "properties": {
-            "spec": message_schema(&message, &mut Vec::new()),
-            "status": anything(),
-        },
-    });
+    let spec = match kind.message() {
+        Some(message) => message_schema(&api::reflect::istio().get_message_by_name(message)?, &mut Vec::new()),
+        None if kind.is_legacy() => anything(),
+        None => return None,
+    };
+    let schema = json!({"type": "object", "properties": {"spec": spec, "status": anything()}});
     let version = |(index, name): (usize, &&str)| {
         let mut version = json!({
             "name": name,
@@ -50,15 +49,20 @@ pub fn definition(kind: Kind) -> Option<Value> {
                 "shortNames": short_names,
                 "categories": ["istio-io", category(group)],
             },
-            "scope": "Namespaced",
+            "scope": if kind.is_cluster_wide() { "Cluster" } else { "Namespaced" },
             "versions": versions,
         },
     }))
 }
 
-/// All definitions, in the order of `Kind::ALL`.
+/// The definitions of current kinds, in the order of `Kind::ALL`.
 pub fn definitions() -> impl Iterator<Item = Value> {
-    Kind::ALL.iter().filter_map(|kind| definition(*kind))
+    Kind::ALL.iter().filter(|kind| !kind.is_legacy()).filter_map(|kind| definition(*kind))
+}
+
+/// The definitions of legacy kinds, for clusters that still have such objects.
+pub fn legacy_definitions() -> impl Iterator<Item = Value> {
+    Kind::ALL.iter().filter(|kind| kind.is_legacy()).filter_map(|kind| definition(*kind))
 }
 
 /// Printer columns for kubectl, as in upstream's definitions. Without any, kubectl shows name and age.
@@ -146,7 +150,7 @@ fn well_known(name: &str) -> Option<Value> {
 mod tests {
     use serde_json::json;
 
-    use super::{definition, definitions};
+    use super::{definition, definitions, legacy_definitions};
     use crate::config::Kind;
 
     #[test]
@@ -156,6 +160,23 @@ mod tests {
         assert_eq!(names.len(), 15);
         assert_eq!(names[0], "virtualservices.networking.istio.io");
         assert_eq!(definition(Kind::HttpRoute), None);
+    }
+
+    #[test]
+    fn legacy_kinds_are_defined_apart() {
+        let found: Vec<(String, String)> = legacy_definitions()
+            .map(|d| [&d["metadata"]["name"], &d["spec"]["scope"]].map(|v| v.as_str().unwrap_or_default().to_owned()))
+            .map(|[name, scope]| (name, scope))
+            .collect();
+        assert_eq!(found.len(), 20);
+        for (name, scope) in [
+            ("routerules.config.istio.io", "Namespaced"),
+            ("meshpolicies.authentication.istio.io", "Cluster"),
+            ("clusterrbacconfigs.rbac.istio.io", "Cluster"),
+            ("servicerolebindings.rbac.istio.io", "Namespaced"),
+        ] {
+            assert!(found.contains(&(name.to_owned(), scope.to_owned())), "{name} in {found:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ pub mod definition;
 pub mod encode;
 pub mod envelope;
 pub mod gateway_api;
-pub(crate) mod legacy;
+pub mod legacy;
 mod lines;
 pub mod mesh;
 pub mod message;
@@ -35,18 +35,19 @@ use crate::labels::Labels;
 use crate::names::{Namespace, Str};
 use crate::packed::Packed;
 use problem::FileLocation;
-use traits::SnapshotSection;
 
 macro_rules! kinds {
     (
         messages { $($kind:ident, $group:literal, $plural:literal, $versions:expr, $message:literal, $holder:ident<$type:ty>;)* }
         documents { $($plain:ident, $name:literal, $p_group:literal, $p_plural:literal, $p_versions:expr, $p_type:ty;)* }
+        legacy { $($old:ident, $o_name:literal, $o_group:literal, $o_plural:literal, $o_versions:expr;)* }
     ) => {
         /// A kind of config object.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind {
             $($kind,)*
             $($plain,)*
+            $($old,)*
         }
 
         /// The spec of an object.
@@ -54,17 +55,19 @@ macro_rules! kinds {
         pub enum Spec {
             $($kind($holder<$type>),)*
             $($plain(Hashed<$p_type>),)*
+            $($old(Hashed<legacy::LegacySpec>),)*
         }
 
         impl Kind {
             /// All kinds, in the order of the table.
-            pub const ALL: &'static [Kind] = &[$(Kind::$kind,)* $(Kind::$plain,)*];
+            pub const ALL: &'static [Kind] = &[$(Kind::$kind,)* $(Kind::$plain,)* $(Kind::$old,)*];
 
             /// The `kind` in a document.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Kind::$kind => stringify!($kind),)*
                     $(Kind::$plain => $name,)*
+                    $(Kind::$old => $o_name,)*
                 }
             }
 
@@ -73,6 +76,7 @@ macro_rules! kinds {
                 match self {
                     $(Kind::$kind => $group,)*
                     $(Kind::$plain => $p_group,)*
+                    $(Kind::$old => $o_group,)*
                 }
             }
 
@@ -81,6 +85,7 @@ macro_rules! kinds {
                 match self {
                     $(Kind::$kind => $plural,)*
                     $(Kind::$plain => $p_plural,)*
+                    $(Kind::$old => $o_plural,)*
                 }
             }
 
@@ -89,14 +94,16 @@ macro_rules! kinds {
                 match self {
                     $(Kind::$kind => $versions,)*
                     $(Kind::$plain => $p_versions,)*
+                    $(Kind::$old => $o_versions,)*
                 }
             }
 
-            /// The protobuf message of the spec; `None` for kinds that are converted (Gateway API, Ingress, RBAC).
+            /// The protobuf message of the spec; `None` for kinds that are converted (Gateway API, Ingress, legacy kinds).
             pub fn message(self) -> Option<&'static str> {
                 match self {
                     $(Kind::$kind => Some($message),)*
                     $(Kind::$plain => None,)*
+                    $(Kind::$old => None,)*
                 }
             }
 
@@ -105,6 +112,7 @@ macro_rules! kinds {
                 match self {
                     $(Kind::$kind => <$type as prost::Message>::decode(bytes).map(|m| Spec::$kind($holder::from_message(m))),)*
                     $(Kind::$plain => Err(prost::DecodeError::new_unexpected_type_url($name, "a message of Istio")),)*
+                    $(Kind::$old => Err(prost::DecodeError::new_unexpected_type_url($o_name, "a message of Istio")),)*
                 }
             }
 
@@ -112,6 +120,7 @@ macro_rules! kinds {
             fn read(self, spec: &serde_json::Value) -> Result<Spec, SpecError> {
                 match self {
                     $(Kind::$plain => Ok(Spec::$plain(Hashed::new(gateway_api::read(spec)?))),)*
+                    $(Kind::$old => Ok(Spec::$old(Hashed::new(legacy::LegacySpec::read(spec)?))),)*
                     $(Kind::$kind => Err(SpecError::Message($message)),)*
                 }
             }
@@ -122,6 +131,7 @@ macro_rules! kinds {
                 match self {
                     $(Spec::$kind(_) => Kind::$kind,)*
                     $(Spec::$plain(_) => Kind::$plain,)*
+                    $(Spec::$old(_) => Kind::$old,)*
                 }
             }
 
@@ -130,6 +140,7 @@ macro_rules! kinds {
                 match self {
                     $(Spec::$kind(m) => Some(m.encode()),)*
                     $(Spec::$plain(_) => None,)*
+                    $(Spec::$old(_) => None,)*
                 }
             }
 
@@ -138,6 +149,15 @@ macro_rules! kinds {
                 match self {
                     $(Spec::$kind(m) => print::message_to_json($message, &m.encode()),)*
                     $(Spec::$plain(it) => serde_json::to_value(&**it).unwrap_or_default(),)*
+                    $(Spec::$old(it) => it.to_json(),)*
+                }
+            }
+
+            /// The spec of a kind that `legacy` converts.
+            pub(crate) fn legacy(&self) -> Option<&Hashed<legacy::LegacySpec>> {
+                match self {
+                    $(Spec::$old(it) => Some(it),)*
+                    _ => None,
                 }
             }
         }
@@ -147,6 +167,7 @@ macro_rules! kinds {
 const V1: &[&str] = &["v1", "v1beta1", "v1alpha3"];
 const SECURITY: &[&str] = &["v1", "v1beta1"];
 const BETA: &[&str] = &["v1", "v1beta1"];
+const V1ALPHA2: &[&str] = &["v1alpha2"];
 const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
 
 kinds! {
@@ -185,6 +206,24 @@ kinds! {
         RbacConfig, "RbacConfig", "rbac.istio.io", "rbacconfigs", &["v1alpha1"], rbac::RbacConfig;
         ClusterRbacConfig, "ClusterRbacConfig", "rbac.istio.io", "clusterrbacconfigs", &["v1alpha1"], rbac::RbacConfig;
     }
+    legacy {
+        RouteRule, "RouteRule", "config.istio.io", "routerules", V1ALPHA2;
+        EgressRule, "EgressRule", "config.istio.io", "egressrules", V1ALPHA2;
+        DestinationPolicy, "DestinationPolicy", "config.istio.io", "destinationpolicies", V1ALPHA2;
+        IngressRule, "IngressRule", "config.istio.io", "ingressrules", V1ALPHA2;
+        AuthenticationPolicy, "Policy", "authentication.istio.io", "policies", &["v1alpha1"];
+        AuthenticationMeshPolicy, "MeshPolicy", "authentication.istio.io", "meshpolicies", &["v1alpha1"];
+        HttpApiSpec, "HTTPAPISpec", "config.istio.io", "httpapispecs", V1ALPHA2;
+        HttpApiSpecBinding, "HTTPAPISpecBinding", "config.istio.io", "httpapispecbindings", V1ALPHA2;
+        QuotaSpec, "QuotaSpec", "config.istio.io", "quotaspecs", V1ALPHA2;
+        QuotaSpecBinding, "QuotaSpecBinding", "config.istio.io", "quotaspecbindings", V1ALPHA2;
+        MixerRule, "rule", "config.istio.io", "rules", V1ALPHA2;
+        MixerHandler, "handler", "config.istio.io", "handlers", V1ALPHA2;
+        MixerInstance, "instance", "config.istio.io", "instances", V1ALPHA2;
+        MixerAdapter, "adapter", "config.istio.io", "adapters", V1ALPHA2;
+        MixerTemplate, "template", "config.istio.io", "templates", V1ALPHA2;
+        AttributeManifest, "attributemanifest", "config.istio.io", "attributemanifests", V1ALPHA2;
+    }
 }
 
 impl Kind {
@@ -198,7 +237,12 @@ impl Kind {
 impl Kind {
     /// Whether objects of this kind are converted to other kinds before use. Their status contains the generation.
     pub fn is_converted(self) -> bool {
-        self.traits().section == SnapshotSection::Converted
+        self.message().is_none()
+    }
+
+    /// Whether the kind is of an old Istio, up to 1.6.
+    pub fn is_legacy(self) -> bool {
+        matches!(self.group(), "config.istio.io" | "authentication.istio.io" | "rbac.istio.io")
     }
 
     /// Whether objects of this kind have no namespace.
@@ -220,6 +264,8 @@ enum SpecError {
     Message(&'static str),
     #[error(transparent)]
     Document(#[from] serde_json::Error),
+    #[error("expected an object")]
+    NotAnObject(#[from] legacy::NotAnObject),
 }
 
 /// Identifies an object.

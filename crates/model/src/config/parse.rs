@@ -9,7 +9,6 @@ use super::lines::{FieldPath, lines_of};
 use super::message::FieldFinding;
 use super::text::{self, Chunk, SyntaxError, clip};
 use super::{Kind, Meta, Object, message, meta};
-use crate::config::legacy::{self, LegacyKind};
 use crate::config::problem::{FileLocation, Problem, Severity, Subject};
 use crate::names::Str;
 
@@ -141,9 +140,6 @@ impl<'a> DocumentReader<'a> {
         if let Some(kind) = Kind::of(api_version, kind) {
             return self.object(kind, entries);
         }
-        if let Some(old) = legacy::kind(api_version, kind) {
-            return self.legacy(old, kind, entries);
-        }
         match entries.get("items") {
             Some(Value::Array(items)) if kind.ends_with("List") && lists_left > 0 => {
                 for (index, item) in items.iter().enumerate() {
@@ -154,28 +150,6 @@ impl<'a> DocumentReader<'a> {
             }
             _ => self.report(not_known(api_version, kind, entries)),
         }
-    }
-
-    /// Reads an object of a dropped kind: as the equivalent documents of current kinds.
-    fn legacy(&mut self, old: LegacyKind, kind: &str, entries: &Map<String, Value>) {
-        let (Meta { namespace, name, .. }, _) = meta::read(entries.get("metadata"), self.location.clone());
-        let about = Subject::Document { kind: kind.into(), namespace: Some(namespace), name };
-        let converted = match legacy::convert(old, entries) {
-            Ok(converted) => converted,
-            Err(refused) => return self.report(Problem::error(about, refused.to_string())),
-        };
-        for note in converted.notes {
-            self.report(Problem::warning(about.clone(), note));
-        }
-        if converted.documents.is_empty() {
-            return;
-        }
-        for document in &converted.documents {
-            self.document(document, 0);
-        }
-        let text = legacy::print(&converted.documents);
-        let message = format!("the kind is Istio 0.8's{}; write instead:\n{text}", old.hint());
-        self.report(Problem { severity: Severity::Info, about, location: None, message: message.into() });
     }
 
     fn object(&mut self, kind: Kind, entries: &Map<String, Value>) {

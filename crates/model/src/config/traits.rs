@@ -83,6 +83,15 @@ impl Kind {
             Kind::BackendTlsPolicy => row(Converted, Guard),
             Kind::IngressClass | Kind::ClusterRbacConfig => row(Converted, Rule).cluster_wide(),
             Kind::ServiceRole | Kind::ServiceRoleBinding | Kind::RbacConfig => row(Converted, Rule),
+            Kind::RouteRule | Kind::DestinationPolicy | Kind::IngressRule => row(Converted, Rule),
+            Kind::EgressRule => row(Services, Definition),
+            Kind::AuthenticationPolicy => row(Converted, Guard),
+            Kind::AuthenticationMeshPolicy => row(Converted, Guard).cluster_wide(),
+            Kind::HttpApiSpec | Kind::HttpApiSpecBinding | Kind::QuotaSpec | Kind::QuotaSpecBinding => {
+                row(SnapshotSection::None, Rule)
+            }
+            Kind::MixerRule | Kind::MixerHandler | Kind::MixerInstance => row(SnapshotSection::None, Rule),
+            Kind::MixerAdapter | Kind::MixerTemplate | Kind::AttributeManifest => row(SnapshotSection::None, Rule),
         }
     }
 }
@@ -126,9 +135,15 @@ mod tests {
     use super::{Kind, SnapshotSection};
 
     #[test]
-    fn kinds_without_a_message_are_converted() {
+    fn kinds_of_the_conversion_have_no_message() {
         for kind in Kind::ALL {
-            assert_eq!(kind.traits().section == SnapshotSection::Converted, kind.message().is_none(), "{kind}");
+            let is_in_section = kind.traits().section == SnapshotSection::Converted;
+            assert_eq!(is_in_section, kind.message().is_none() && !is_used_otherwise(*kind), "{kind}");
         }
+    }
+
+    /// An EgressRule is read as a ServiceEntry, and Mixer's kinds have no effect.
+    fn is_used_otherwise(kind: Kind) -> bool {
+        kind.is_legacy() && matches!(kind.traits().section, SnapshotSection::Services | SnapshotSection::None)
     }
 }

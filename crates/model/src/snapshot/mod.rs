@@ -41,7 +41,7 @@ pub struct Snapshot {
     pub settings: Arc<Settings>,
     /// All config objects, for debug pages and for rebuilding sections.
     pub objects: Arc<Objects>,
-    /// Objects converted from the Gateway API, Ingress and RBAC v1alpha1, and statuses.
+    /// Objects converted from the Gateway API, Ingress and legacy kinds, and statuses.
     pub converted: Arc<ConvertedConfig>,
     pub services: Arc<Services>,
     pub endpoints: Arc<Endpoints>,
@@ -273,7 +273,7 @@ impl Snapshot {
         self.settle(delta);
         workload_entries::join(self, delta);
         if self.converted.is_stale(delta) {
-            let fresh = ConvertedConfig::build(self);
+            let fresh = ConvertedConfig::build(self, &self.converted);
             delta.objects.extend(fresh.changed(&self.converted));
             self.set_problems("converted", &fresh.problems);
             self.converted = Arc::new(fresh);

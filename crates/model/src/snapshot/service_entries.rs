@@ -9,6 +9,7 @@ use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry}
 
 use super::auto_address::entries::AutoAddresses;
 use super::{Delta, Snapshot};
+use crate::config::legacy::{self, LegacyMesh};
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::endpoint::{Endpoint, Locality, TlsMode};
 use crate::labels::{Labels, selects};
@@ -50,13 +51,18 @@ pub(super) fn join(snapshot: &mut Snapshot, delta: &mut Delta) -> bool {
 
 /// Updates the automatic addresses of these entries. True if any changed.
 fn allocate(snapshot: &mut Snapshot, entries: &BTreeSet<Key>) -> bool {
-    let keeps_status = |key: &Key| snapshot.objects.get(key).is_some_and(|object| object.meta.keeps_status);
+    let keeps_status = |key: &Key| {
+        key.kind == Kind::ServiceEntry && snapshot.objects.get(key).is_some_and(|object| object.meta.keeps_status)
+    };
     let concerns = |key: &Key| snapshot.auto_addresses.has(key) || keeps_status(key);
     if !snapshot.settings.knobs.ip_auto_allocate || !entries.iter().any(concerns) {
         return false;
     }
-    let opened: Vec<(&Key, Option<OpenedEntry>)> =
-        entries.iter().map(|key| (key, snapshot.objects.get(key).and_then(OpenedEntry::of))).collect();
+    let opened: Vec<(&Key, Option<OpenedEntry>)> = entries
+        .iter()
+        .filter(|key| key.kind == Kind::ServiceEntry)
+        .map(|key| (key, snapshot.objects.get(key).and_then(OpenedEntry::of)))
+        .collect();
     let entries: Vec<_> =
         opened.iter().map(|(key, opened)| ((*key).clone(), opened.as_ref().map(|t| (&*t.meta, &t.spec)))).collect();
     Arc::make_mut(&mut snapshot.auto_addresses).settle(&entries)
@@ -65,9 +71,11 @@ fn allocate(snapshot: &mut Snapshot, entries: &BTreeSet<Key>) -> bool {
 /// Entries that changed, and entries with a selector in namespaces with changed workloads.
 fn affected_entries(snapshot: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
     if delta.settings {
-        return snapshot.objects.of(Kind::ServiceEntry).map(Object::key).collect();
+        let rules = snapshot.objects.of(Kind::EgressRule);
+        return snapshot.objects.of(Kind::ServiceEntry).chain(rules).map(Object::key).collect();
     }
-    let mut found: BTreeSet<Key> = delta.objects.iter().filter(|k| k.kind == Kind::ServiceEntry).cloned().collect();
+    let is_entry = |key: &&Key| matches!(key.kind, Kind::ServiceEntry | Kind::EgressRule);
+    let mut found: BTreeSet<Key> = delta.objects.iter().filter(is_entry).cloned().collect();
     let entries = delta.objects.iter().filter(|k| k.kind == Kind::WorkloadEntry).map(|k| &k.namespace);
     let namespaces: BTreeSet<&Namespace> = entries.chain(delta.workloads.iter().map(|k| &k.namespace)).collect();
     for namespace in namespaces {
@@ -78,7 +86,7 @@ fn affected_entries(snapshot: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
     found
 }
 
-/// A decoded ServiceEntry.
+/// A decoded ServiceEntry, or an EgressRule as one.
 struct OpenedEntry {
     meta: Arc<Meta>,
     spec: ServiceEntry,
@@ -86,11 +94,22 @@ struct OpenedEntry {
 
 impl OpenedEntry {
     fn of(object: &Object) -> Option<OpenedEntry> {
-        match &object.spec {
-            Spec::ServiceEntry(spec) => Some(OpenedEntry { meta: object.meta.clone(), spec: spec.open() }),
-            _ => None,
-        }
+        let spec = match &object.spec {
+            Spec::ServiceEntry(spec) => spec.open(),
+            Spec::EgressRule(_) => egress(object)?,
+            _ => return None,
+        };
+        Some(OpenedEntry { meta: object.meta.clone(), spec })
     }
+}
+
+/// The ServiceEntry of an EgressRule; `None` if it is invalid, which validation reports.
+fn egress(rule: &Object) -> Option<ServiceEntry> {
+    let conversion = legacy::convert(rule, LegacyMesh::default())?.ok()?;
+    legacy::objects(&conversion, &rule.meta).objects.into_iter().find_map(|object| match object.spec {
+        Spec::ServiceEntry(entry) => Some(entry.open()),
+        _ => None,
+    })
 }
 
 /// One service per host and address.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use model::config::definition::definitions;
+use model::config::definition::{definitions, legacy_definitions};
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -22,8 +22,16 @@ pub enum InstallError {
     Definition { name: String, error: kube::Error },
 }
 
+/// The kinds whose definitions are installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefinedKinds {
+    Current,
+    /// Also the kinds of old Istio releases.
+    WithLegacy,
+}
+
 /// Applies every definition, by server-side apply: fields of other field managers are kept. Returns their number.
-pub async fn install(mut access: Access) -> Result<usize, InstallError> {
+pub async fn install(mut access: Access, kinds: DefinedKinds) -> Result<usize, InstallError> {
     let client = access.client().await?;
     let resource = ApiResource {
         group: "apiextensions.k8s.io".to_owned(),
@@ -35,7 +43,8 @@ pub async fn install(mut access: Access) -> Result<usize, InstallError> {
     let api: Api<DynamicObject> = Api::all_with(client, &resource);
     let parameters = PatchParams::apply("pilot-discovery").force();
     let mut count = 0;
-    for definition in definitions() {
+    let legacy = legacy_definitions().filter(|_| kinds == DefinedKinds::WithLegacy);
+    for definition in definitions().chain(legacy) {
         let name = definition.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let applied = apply(&api, &name, &parameters, &definition).await;
         applied.map_err(|error| InstallError::Definition { name, error })?;

@@ -10,12 +10,18 @@ use super::LegacyError;
 pub(super) struct LegacyFields<'a> {
     path: String,
     entries: &'a Map<String, Value>,
+    /// The domain of services that are given by name and namespace.
+    domain: &'a str,
     read: BTreeSet<&'static str>,
 }
 
 impl<'a> LegacyFields<'a> {
-    pub(super) fn new(path: impl Into<String>, entries: &'a Map<String, Value>) -> LegacyFields<'a> {
-        LegacyFields { path: path.into(), entries, read: BTreeSet::new() }
+    pub(super) fn new(path: impl Into<String>, entries: &'a Map<String, Value>, domain: &'a str) -> LegacyFields<'a> {
+        LegacyFields { path: path.into(), entries, domain, read: BTreeSet::new() }
+    }
+
+    pub(super) fn domain(&self) -> &'a str {
+        self.domain
     }
 
     /// The path of a field of this message.
@@ -40,16 +46,16 @@ impl<'a> LegacyFields<'a> {
     pub(super) fn message(&mut self, name: &'static str) -> Result<Option<LegacyFields<'a>>, LegacyError> {
         match self.value(name) {
             None => Ok(None),
-            Some(Value::Object(entries)) => Ok(Some(LegacyFields::new(self.path(name), entries))),
+            Some(Value::Object(entries)) => Ok(Some(LegacyFields::new(self.path(name), entries, self.domain))),
             Some(_) => Err(self.wrong(name, "an object")),
         }
     }
 
     /// A list of messages.
     pub(super) fn messages(&mut self, name: &'static str) -> Result<Vec<LegacyFields<'a>>, LegacyError> {
-        let path = self.path(name);
+        let (path, domain) = (self.path(name), self.domain);
         let item = |(index, value): (usize, &'a Value)| match value {
-            Value::Object(entries) => Ok(LegacyFields::new(format!("{path}[{index}]"), entries)),
+            Value::Object(entries) => Ok(LegacyFields::new(format!("{path}[{index}]"), entries, domain)),
             _ => Err(LegacyError::WrongType { path: format!("{path}[{index}]"), expected: "an object" }),
         };
         match self.value(name) {

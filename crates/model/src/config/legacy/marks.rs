@@ -1,5 +1,5 @@
 //! Annotations of objects that a conversion made, for what only the whole mesh can decide: the order of RouteRules, and
-//! subsets that another object may define too.
+//! subsets that another object may define too; and for what they were made from.
 
 use serde_json::{Value, json};
 
@@ -9,6 +9,8 @@ use crate::config::Meta;
 const PRECEDENCE: &str = "internal.istio.io/route-rule-precedence";
 /// A DestinationRule that only names the subsets of a RouteRule.
 const SUBSETS: &str = "internal.istio.io/route-rule-subsets";
+/// The legacy object that an object of the snapshot was made from.
+pub const SOURCE: &str = "internal.istio.io/legacy-source";
 
 pub(super) fn with_precedence(document: Value, precedence: i64) -> Value {
     annotated(document, PRECEDENCE, &precedence.to_string())
@@ -47,6 +49,11 @@ pub(super) fn unmarked(document: &Value) -> Value {
 /// The precedence of the RouteRule that the object was made of.
 pub(crate) fn precedence(meta: &Meta) -> Option<i64> {
     meta.annotations.get(PRECEDENCE)?.parse().ok()
+}
+
+/// Whether an object of the snapshot was made from a legacy one.
+pub fn is_made_from_legacy(meta: &Meta) -> bool {
+    meta.annotations.contains_key(SOURCE)
 }
 
 /// True for a DestinationRule that yields to all others of its host.

@@ -13,6 +13,7 @@ mod gateway;
 mod headers;
 mod http_route;
 mod http_status;
+mod legacy;
 mod load_balancer;
 mod mesh;
 mod names;
@@ -110,6 +111,22 @@ fn spec(object: &Object, report: &mut Report) {
         | Spec::ServiceRoleBinding(_)
         | Spec::RbacConfig(_)
         | Spec::ClusterRbacConfig(_) => {}
+        Spec::RouteRule(_)
+        | Spec::EgressRule(_)
+        | Spec::DestinationPolicy(_)
+        | Spec::IngressRule(_)
+        | Spec::AuthenticationPolicy(_)
+        | Spec::AuthenticationMeshPolicy(_)
+        | Spec::HttpApiSpec(_)
+        | Spec::HttpApiSpecBinding(_)
+        | Spec::QuotaSpec(_)
+        | Spec::QuotaSpecBinding(_)
+        | Spec::MixerRule(_)
+        | Spec::MixerHandler(_)
+        | Spec::MixerInstance(_)
+        | Spec::MixerAdapter(_)
+        | Spec::MixerTemplate(_)
+        | Spec::AttributeManifest(_) => legacy::check(object, report),
     }
 }
 

@@ -50,6 +50,16 @@ impl Report {
         self.add(Severity::Warning, message);
     }
 
+    /// The object works; there is something to know about it.
+    pub(super) fn info(&mut self, message: impl Display) {
+        self.add(Severity::Info, message);
+    }
+
+    /// Adds a finding of another check.
+    pub(super) fn finding(&mut self, severity: Severity, message: impl Display) {
+        self.add(severity, message);
+    }
+
     pub(super) fn error_if(&mut self, broken: bool, message: impl Display) {
         if broken {
             self.error(message);

@@ -1,5 +1,5 @@
 //! Conversion to Istio's kinds: the Kubernetes Gateway API and Ingress become Gateways, VirtualServices and
-//! DestinationRules, and their objects get a status. RBAC v1alpha1 of Istio 0.8 becomes AuthorizationPolicies.
+//! DestinationRules, and their objects get a status. Legacy kinds become their current equivalents.
 
 mod addresses;
 mod backends;
@@ -7,10 +7,12 @@ mod class;
 mod conditions;
 mod conflicts;
 mod conversion;
+mod equivalents;
 mod gateways;
 mod grants;
 mod http;
 mod ingress;
+mod legacy;
 mod listener;
 mod matches;
 mod parents;
@@ -35,6 +37,7 @@ use super::{Delta, Snapshot};
 use crate::config::problem::Problem;
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::names::Str;
+pub use equivalents::Equivalent;
 use tracked::{SnapshotReads, TrackedSnapshot};
 
 /// Name suffix of generated objects.
@@ -55,10 +58,12 @@ pub struct ConvertedConfig {
     pub(super) problems: Vec<Problem>,
     /// What the conversion read: while that is unchanged, so is the result.
     reads: SnapshotReads,
+    /// Legacy objects, converted.
+    legacy: legacy::LegacyCache,
 }
 
 impl ConvertedConfig {
-    pub(super) fn build(snapshot: &Snapshot) -> ConvertedConfig {
+    pub(super) fn build(snapshot: &Snapshot, before: &ConvertedConfig) -> ConvertedConfig {
         if !Kind::ALL.iter().any(|kind| kind.is_converted() && snapshot.objects.of(*kind).next().is_some()) {
             return ConvertedConfig::default();
         }
@@ -69,11 +74,13 @@ impl ConvertedConfig {
         }
         ingress::convert(&tracked, &mut out);
         rbac::convert(&tracked, &mut out);
+        let legacy = legacy::convert(&tracked, &before.legacy, &mut out);
         ConvertedConfig {
             objects: out.objects,
             statuses: out.statuses,
             problems: out.problems,
             reads: tracked.into_reads(),
+            legacy,
         }
     }
 

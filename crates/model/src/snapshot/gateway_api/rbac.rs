@@ -11,7 +11,7 @@ use api::istio::r#type::v1beta1::WorkloadSelector;
 
 use super::tracked::{TrackedSnapshot, all};
 use super::{Output, SIDECARS_ONLY};
-use crate::config::legacy::print;
+use crate::config::legacy::{self, print};
 use crate::config::print::to_json;
 use crate::config::problem::{Problem, Severity};
 use crate::config::rbac::{
@@ -81,7 +81,10 @@ impl PolicyWriter<'_> {
         let name = format!("rbac-{}-{}", self.source.name, self.made.len() + 1);
         let dry_run = self.dry_run.then(|| (DRY_RUN, "true".to_owned()));
         let notes: Vec<(&str, String)> =
-            [(SIDECARS_ONLY, "true".to_owned())].into_iter().chain(dry_run.clone()).collect();
+            [(SIDECARS_ONLY, "true".to_owned()), (legacy::SOURCE, format!("RBAC {}", self.source.name))]
+                .into_iter()
+                .chain(dry_run.clone())
+                .collect();
         let spec = Spec::AuthorizationPolicy(Hashed::from_message(spec));
         self.out.add(&place, name.clone(), &notes, spec.clone());
         let annotations = dry_run.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
@@ -103,7 +106,11 @@ impl PolicyWriter<'_> {
             severity: Severity::Info,
             about: self.source.key(kind).into(),
             location: self.source.location.clone(),
-            message: format!("the kind is Istio 0.8's; write instead:\n{}", print(&documents)).into(),
+            message: format!(
+                "the kind is of an old Istio; pilotctl convert prints what to write instead:\n{}",
+                print(&documents)
+            )
+            .into(),
         });
     }
 }

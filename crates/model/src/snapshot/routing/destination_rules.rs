@@ -103,7 +103,10 @@ fn by_selector_and_age(objects: &AllObjects<'_>) -> Vec<Config<DestinationRule>>
     found
 }
 
-fn with_resolved_host(config: Config<DestinationRule>, settings: &Settings) -> Config<DestinationRule> {
+pub(in crate::snapshot) fn with_resolved_host(
+    config: Config<DestinationRule>,
+    settings: &Settings,
+) -> Config<DestinationRule> {
     let host = resolve_short_name(&config.spec.host, &config.meta.namespace, &settings.domain);
     if host == config.spec.host.as_str() {
         return config;

@@ -12,6 +12,9 @@ use api::istio::networking::v1alpha3::VirtualService;
 
 pub use destination_rules::ConsolidatedRule;
 use destination_rules::DestinationRules;
+pub(super) use destination_rules::with_resolved_host;
+pub(super) use route_rules::joined as join_route_rules;
+pub(super) use virtual_services::with_full_names;
 use virtual_services::{MergeCache, ResolvedServices};
 
 use super::objects::AllObjects;

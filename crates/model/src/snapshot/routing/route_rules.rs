@@ -1,6 +1,6 @@
 //! Joins the VirtualServices of Pilot 0.8's RouteRules that have the same destination, because only one would be used.
-//! They are ordered by precedence, then by name, as in 0.8, whatever file or store they come from. Rules of different
-//! namespaces are not joined, so that no namespace puts its rules before those of another one.
+//! They are ordered by precedence, then by name, as in 0.8, whatever file, namespace or store they come from: the
+//! conversion (`gateway_api/legacy.rs`) puts all rules of a destination into one namespace.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::hashed::Hashed;
 use crate::names::Namespace;
 
 /// The VirtualServices in their order, with the routes of joined ones in the oldest. Their host names must be resolved.
-pub(super) fn joined(mut services: Vec<Config<VirtualService>>) -> Vec<Config<VirtualService>> {
+pub(in crate::snapshot) fn joined(mut services: Vec<Config<VirtualService>>) -> Vec<Config<VirtualService>> {
     let mut groups: BTreeMap<(Namespace, Vec<String>), Vec<usize>> = BTreeMap::new();
     for (index, config) in services.iter().enumerate() {
         if precedence(&config.meta).is_some() {
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn precedence_holds_across_stores_and_spellings() {
+    fn precedence_holds_across_stores_namespaces_and_spellings() {
         let rules = [
             rule("low", "shop", 1, "{name: r}"),
             rule("high", "shop", 9, "{name: r, namespace: shop}"),
             rule("also-low", "shop", 1, "{service: r.shop.svc.cluster.local}"),
             rule("stranger", "bank", 99, "{name: r, namespace: shop}"),
         ];
-        let expected = [("high".to_owned(), vec![9, 1, 1]), ("stranger".to_owned(), vec![99])];
+        let expected = [("stranger.routerule.bank".to_owned(), vec![99, 9, 1, 1])];
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]] {
             assert_eq!(routes(&snapshot(&order.map(|i| &*rules[i]))), expected, "{order:?}");
         }
@@ -111,8 +111,21 @@ mod tests {
         let policy = "apiVersion: config.istio.io/v1alpha2\nkind: DestinationPolicy\n\
                       metadata: {name: r, namespace: shop}\nspec: {destination: {name: r, labels: {version: v1}}, \
                       circuitBreaker: {simpleCb: {maxConnections: 100}}}\n";
+        let elsewhere = |text: &str| {
+            text.replace("namespace: shop}", "namespace: bank}")
+                .replace("{name: r}", "{name: r, namespace: shop}")
+                .replace("{name: r, labels", "{name: r, namespace: shop, labels")
+        };
+        let (far_rule, far_policy) = (elsewhere(rule), elsewhere(policy));
         let one_file = format!("{rule}---\n{policy}");
-        for documents in [&[rule, policy][..], &[policy, rule], &[&one_file]] {
+        for documents in [
+            &[rule, policy][..],
+            &[policy, rule],
+            &[&one_file],
+            &[&far_rule, policy],
+            &[rule, &far_policy],
+            &[&far_policy, &far_rule],
+        ] {
             let merged = merged(documents);
             let limit = |name: &str| {
                 let subset = merged.subsets.iter().find(|subset| subset.name == name)?;

@@ -174,7 +174,10 @@ fn with_own_names(config: Config<VirtualService>, settings: &Settings) -> Config
 }
 
 /// The VirtualService with fully qualified host and gateway names.
-fn with_full_names(config: Config<VirtualService>, settings: &Settings) -> Config<VirtualService> {
+pub(in crate::snapshot) fn with_full_names(
+    config: Config<VirtualService>,
+    settings: &Settings,
+) -> Config<VirtualService> {
     let mut names = NameResolver { meta: &config.meta, domain: &settings.domain, changed: false };
     let mut spec = VirtualService::clone(&config.spec);
     names.hosts(&mut spec.hosts);

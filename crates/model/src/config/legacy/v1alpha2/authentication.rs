@@ -7,19 +7,16 @@ use super::super::fields::LegacyFields;
 use super::super::{LegacyConversion, LegacyError, LegacyObject};
 use super::service;
 
-/// The default root namespace.
-const ROOT: &str = "istio-system";
-
 pub(super) fn mesh_policy(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
     let mut metadata = source.metadata.clone();
-    metadata.insert("namespace".to_owned(), json!(ROOT));
-    policy(&LegacyObject { name: source.name, metadata, spec: source.spec })
+    metadata.insert("namespace".to_owned(), json!(source.mesh.root_namespace));
+    policy(&LegacyObject { metadata, ..*source })
 }
 
 pub(super) fn policy(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
     let mut notes = Vec::new();
-    let mut fields = LegacyFields::new("spec", source.spec);
-    let targets = targets(&mut fields, &mut notes)?;
+    let mut fields = source.fields();
+    let targets = targets(source, &mut fields, &mut notes)?;
     let mode = peer_mode(&mut fields, &mut notes)?;
     let (rules, optional) = (jwt_rules(&mut fields, &mut notes)?, fields.flag("originIsOptional")?);
     fields.text("principalBinding")?;
@@ -74,7 +71,11 @@ impl PolicyScope {
     }
 }
 
-fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec<PolicyScope>, LegacyError> {
+fn targets(
+    source: &LegacyObject<'_>,
+    fields: &mut LegacyFields<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<PolicyScope>, LegacyError> {
     let mut targets = Vec::new();
     for mut item in fields.messages("targets")? {
         let name = item.text("name")?;
@@ -83,11 +84,12 @@ fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec
             if name.is_empty() {
                 return Err(LegacyError::Incomplete { path: item.path("name"), flaw: "it is empty" });
             }
-            notes.push(format!(
-                "{} names a service, and policies choose workloads by labels today: taken as those with app: {name}",
-                item.path("name")
-            ));
-            labels.insert("app".to_owned(), json!(name));
+            labels = (source.mesh.workloads_of)(source.namespace, name).unwrap_or_default();
+            let path = item.path("name");
+            notes.extend(labels.is_empty().then(|| without_service(&path, name)));
+            if labels.is_empty() {
+                labels.insert("app".to_owned(), json!(name));
+            }
         }
         let mut ports = Vec::new();
         for mut port in item.messages("ports")? {
@@ -103,6 +105,14 @@ fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec
         targets.push(PolicyScope { labels, ports });
     }
     Ok(if targets.is_empty() { vec![PolicyScope::default()] } else { targets })
+}
+
+/// Policies choose workloads by labels today, and the labels of an unknown service are a guess.
+fn without_service(path: &str, name: &str) -> String {
+    format!(
+        "{path} names a service, and policies choose workloads by labels today: those of the service are used, or app: \
+         {name} while it is unknown"
+    )
 }
 
 /// A policy without peers meant plain text.

@@ -8,7 +8,7 @@ use super::service::{self, ServiceRef};
 
 pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
     let mut notes = Vec::new();
-    let mut fields = LegacyFields::new("spec", source.spec);
+    let mut fields = source.fields();
     let destination = service::required(&mut fields, "destination", &mut notes)?;
     let mut spec = json!({"host": destination.host});
     if let Some(callers) = fields.message("source")? {

@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::fields::LegacyFields;
 use super::super::{LegacyConversion, LegacyError, LegacyObject};
 use super::{matches, service};
 
 pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
     let mut notes = Vec::new();
-    let mut fields = LegacyFields::new("spec", source.spec);
+    let mut fields = source.fields();
     let destination = service::required(&mut fields, "destination", &mut notes)?;
     let mut condition = match fields.message("match")? {
         Some(condition) => matches::http(condition, &mut notes)?,

@@ -11,7 +11,7 @@ use super::service::{self, ServiceRef};
 
 pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
     let mut notes = Vec::new();
-    let mut fields = LegacyFields::new("spec", source.spec);
+    let mut fields = source.fields();
     let destination = service::required(&mut fields, "destination", &mut notes)?;
     let precedence = fields.value("precedence").and_then(Value::as_i64).unwrap_or_default();
     let mut named = Vec::new();

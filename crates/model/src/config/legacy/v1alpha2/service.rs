@@ -5,9 +5,6 @@ use serde_json::{Map, Value, json};
 use super::super::LegacyError;
 use super::super::fields::LegacyFields;
 
-/// The default domain of services.
-const DOMAIN: &str = "svc.cluster.local";
-
 /// A service, or its workloads with some labels.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ServiceRef {
@@ -23,7 +20,7 @@ impl ServiceRef {
         let (domain, service) = (fields.text("domain")?, fields.text("service")?);
         let host = match (service, namespace, domain) {
             ("", "", "") => name.to_owned(),
-            ("", namespace, "") => format!("{name}.{namespace}.{DOMAIN}"),
+            ("", namespace, "") => format!("{name}.{namespace}.svc.{}", fields.domain()),
             ("", "", domain) => format!("{name}.{domain}"),
             ("", namespace, domain) => format!("{name}.{namespace}.{domain}"),
             (service, _, _) => service.to_owned(),

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::config::legacy::{self, LegacyMesh};
 use crate::config::parse::{Parsed, documents};
 use crate::config::print;
 use crate::config::problem::Severity;
+use crate::config::validate::validate;
 
 fn config(kind: &str, spec: &str) -> Parsed {
     of("config.istio.io/v1alpha2", kind, spec)
@@ -12,7 +14,20 @@ fn config(kind: &str, spec: &str) -> Parsed {
 
 fn of(api_version: &str, kind: &str, spec: &str) -> Parsed {
     let head = format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a, namespace: shop}}\n");
-    documents(&format!("{head}spec: {spec}\n"), "old.yaml")
+    converted(&format!("{head}spec: {spec}\n"))
+}
+
+/// The converted objects of a text, with the problems of parsing and validating it.
+fn converted(text: &str) -> Parsed {
+    let mut parsed = documents(text, "old.yaml");
+    parsed.problems.extend(parsed.objects.iter().flat_map(validate).collect::<Vec<_>>());
+    let conversions =
+        parsed.objects.iter().filter_map(|object| Some((object, legacy::convert(object, LegacyMesh::default())?)));
+    let objects = conversions.flat_map(|(object, conversion)| match conversion {
+        Ok(conversion) => legacy::objects(&conversion, &object.meta).objects,
+        Err(_) => Vec::new(),
+    });
+    Parsed { objects: objects.collect(), problems: parsed.problems }
 }
 
 /// Kind, name and spec of each object.
@@ -81,7 +96,7 @@ fn printed_equivalent_parses_to_the_same_objects() {
     let [problem] = &parsed.problems[..] else { panic!("{:?}", parsed.problems) };
     assert_eq!((problem.severity, problem.about.to_string().as_str()), (Severity::Info, "DestinationPolicy shop/a"));
     let (text, yaml) = problem.message.split_once('\n').expect("text and document");
-    assert_eq!(text, "the kind is Istio 0.8's; write instead:");
+    assert_eq!(text, "the kind is of an old Istio; pilotctl convert prints what to write instead:");
     let again = documents(yaml, "new.yaml");
     assert_eq!(again.problems, vec![]);
     assert_eq!(objects(&again), objects(&parsed));
@@ -122,7 +137,7 @@ fn fields_that_cannot_be_read_are_named() {
         complaint("RouteRule", "{destination: {name: 7}}")
             .contains("could not read spec.destination.name: expected a string")
     );
-    assert!(complaint("RouteRule", "7").contains("could not read spec: expected an object"));
+    assert!(complaint("RouteRule", "7").contains("could not read the spec: expected an object"));
     let wrong_type = complaint("RouteRule", "{destination: {name: r}, route: [{weight: many}]}");
     assert!(wrong_type.contains("could not read spec.http[0].route[0].weight"), "{wrong_type}");
 }
@@ -224,7 +239,7 @@ fn peers_decide_the_mode() {
 
 #[test]
 fn mixers_kinds_have_no_effect() {
-    for kind in ["HTTPAPISpec", "HTTPAPISpecBinding", "QuotaSpec", "QuotaSpecBinding"] {
+    for kind in ["HTTPAPISpec", "HTTPAPISpecBinding", "QuotaSpec", "QuotaSpecBinding", "rule", "handler"] {
         let parsed = config(kind, "{rules: []}");
         let expected =
             format!("Warning old.yaml:1: {kind} shop/a: has no effect: it is for Mixer, which Istio dropped in 1.8");
