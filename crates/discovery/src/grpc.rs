@@ -1,4 +1,4 @@
-//! gRPC services of the plain-text and the TLS port: xDS, health and reflection.
+//! gRPC services of the plain-text and the TLS port: xDS, the Mesh Configuration Protocol, health and reflection.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -22,6 +22,7 @@ use tonic_health::server::HealthReporter;
 use tower::Service;
 use xds::{Budget, Charge, Limits, Options};
 
+use crate::serve::mcp::McpService;
 use crate::serve::session::ControlPlane;
 use crate::trust::service::CertificateService;
 
@@ -65,8 +66,9 @@ pub(crate) fn routes(
     let older = LazyService::new(|| reflection().build_v1alpha().expect(COMPLETE));
     let send_time = Duration::from_millis(pilot.world().now().snapshot.settings.knobs.send_timeout.0);
     let limits = Limits { send_time, ..Limits::default() };
+    let mcp = McpService::new(pilot.clone(), stop.clone());
     let options = Options { limits, budget: budget.clone(), identifier, stop };
-    let routes = xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older);
+    let routes = xds::routes(pilot, options).add_service(mcp).add_service(health).add_service(newer).add_service(older);
     ChargedRoutes { routes, budget }
 }
 

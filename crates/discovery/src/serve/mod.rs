@@ -14,6 +14,7 @@ pub mod fetch_requests;
 pub mod history;
 pub(crate) mod housekeeping;
 pub(crate) mod layers;
+pub(crate) mod mcp;
 pub(crate) mod mesh;
 pub mod pins;
 mod proxyless;

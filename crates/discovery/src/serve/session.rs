@@ -139,25 +139,32 @@ impl ControlPlane {
 
     /// Config objects, if the client may read them: it has proved to be of the root namespace, or the mesh requires no
     /// proof.
-    fn configs_for(&self, proxy: &Proxy, peer: &Peer) -> Result<Option<Arc<Configs>>, Status> {
+    pub(super) fn readable_configs(&self, peer: &Peer) -> Result<Arc<Configs>, Status> {
         let settings = &self.world.now().snapshot.settings;
         let (root, proven) = (settings.root_namespace(), caller::proven_namespace(peer));
         if !settings.knobs.api_generator_auth || proven.as_deref() == Some(root.as_str()) {
-            return Ok(Some(self.configs.clone()));
+            return Ok(self.configs.clone());
         }
-        match (proxy.meta("GENERATOR"), proven) {
-            (Some("api"), None) => {
+        match proven {
+            None => {
                 Err(Status::unauthenticated("configuration is served only to clients with a certificate of the mesh"))
             }
-            (Some("api"), Some(other)) => Err(Status::permission_denied(format!(
+            Some(other) => Err(Status::permission_denied(format!(
                 "configuration is served only to clients of namespace {root}, not of {other}"
             ))),
-            _ => Ok(None),
+        }
+    }
+
+    /// The same for an xDS client: one that asks for other resources is served without config objects.
+    fn configs_for(&self, proxy: &Proxy, peer: &Peer) -> Result<Option<Arc<Configs>>, Status> {
+        match self.readable_configs(peer) {
+            Err(status) if proxy.meta("GENERATOR") == Some("api") => Err(status),
+            readable => Ok(readable.ok()),
         }
     }
 
     /// Authenticates a client and adds its identities to the peer. `None` if it need not authenticate.
-    async fn authenticated(&self, peer: &mut Peer) -> Result<Option<CheckedCaller>, Status> {
+    pub(super) async fn authenticated(&self, peer: &mut Peer) -> Result<Option<CheckedCaller>, Status> {
         let Some(authentication) = &self.authentication else { return Ok(None) };
         let is_encrypted = peer.extensions.get::<TlsConnection>().is_some();
         if !is_encrypted && !authentication.plain_text_too {

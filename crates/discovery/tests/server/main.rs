@@ -7,6 +7,7 @@ mod clients;
 mod configs;
 mod flags;
 mod foreign;
+mod mcp;
 mod pages;
 mod started;
 mod stopping;

@@ -4,7 +4,7 @@ use api::istio::mcp::v1alpha1::Resource;
 use model::config::{envelope, parse};
 use sources::health::SourceState;
 use sources::store::mcp::schema::{RequestResources, Resources};
-use sources::store::mcp::{McpOptions, McpSink};
+use sources::store::mcp::{COLLECTIONS, McpOptions, McpSink};
 
 use crate::follower::Follower;
 use crate::mcp_server::{Conversation, Server, answer};
@@ -41,7 +41,7 @@ fn rule(name: &str, version: &str) -> Resource {
     envelope::seal(&parse::documents(&text, "").objects[0]).unwrap()
 }
 
-const ALL: usize = 11;
+const ALL: usize = COLLECTIONS.len();
 
 #[tokio::test]
 async fn whole_collections_replace_each_other_and_outlive_the_stream() {

@@ -29,19 +29,32 @@ use schema::{RequestResources, Resources, SinkNode};
 const CERTIFICATES: &str = "/etc/certs";
 
 /// Collections by their names in the protocol, with their kinds.
-const COLLECTIONS: &[(&str, Kind)] = &[
+pub const COLLECTIONS: &[(&str, Kind)] = &[
     ("istio/networking/v1alpha3/virtualservices", Kind::VirtualService),
     ("istio/networking/v1alpha3/destinationrules", Kind::DestinationRule),
     ("istio/networking/v1alpha3/gateways", Kind::Gateway),
     ("istio/networking/v1alpha3/serviceentries", Kind::ServiceEntry),
-    ("istio/networking/v1alpha3/synthetic/serviceentries", Kind::ServiceEntry),
+    (SYNTHETIC_ENTRIES, Kind::ServiceEntry),
     ("istio/networking/v1alpha3/workloadentries", Kind::WorkloadEntry),
     ("istio/networking/v1alpha3/sidecars", Kind::Sidecar),
     ("istio/networking/v1alpha3/envoyfilters", Kind::EnvoyFilter),
     ("istio/security/v1beta1/authorizationpolicies", Kind::AuthorizationPolicy),
     ("istio/security/v1beta1/requestauthentications", Kind::RequestAuthentication),
     ("istio/security/v1beta1/peerauthentications", Kind::PeerAuthentication),
+    ("istio/authentication/v1alpha1/policies", Kind::AuthenticationPolicy),
+    ("istio/authentication/v1alpha1/meshpolicies", Kind::AuthenticationMeshPolicy),
+    ("istio/rbac/v1alpha1/serviceroles", Kind::ServiceRole),
+    ("istio/rbac/v1alpha1/servicerolebindings", Kind::ServiceRoleBinding),
+    ("istio/rbac/v1alpha1/rbacconfigs", Kind::RbacConfig),
+    ("istio/rbac/v1alpha1/clusterrbacconfigs", Kind::ClusterRbacConfig),
+    ("istio/config/v1alpha2/httpapispecs", Kind::HttpApiSpec),
+    ("istio/config/v1alpha2/httpapispecbindings", Kind::HttpApiSpecBinding),
+    ("istio/mixer/v1/config/client/quotaspecs", Kind::QuotaSpec),
+    ("istio/mixer/v1/config/client/quotaspecbindings", Kind::QuotaSpecBinding),
 ];
+
+/// ServiceEntries that were made from services of a registry.
+pub const SYNTHETIC_ENTRIES: &str = "istio/networking/v1alpha3/synthetic/serviceentries";
 
 /// The address of the server, and how this client identifies itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

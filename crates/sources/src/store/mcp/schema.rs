@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use api::istio::mcp::v1alpha1::Resource;
 use api::wire::google::rpc::Status;
 
+/// The service of a source (server).
+pub const SERVICE: &str = "istio.mcp.v1alpha1.ResourceSource";
 /// The method with which a sink (client) opens the stream.
 pub const ESTABLISH: &str = "/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream";
 
