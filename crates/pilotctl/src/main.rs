@@ -4,6 +4,7 @@
 
 mod analyze;
 mod cluster;
+mod convert;
 mod demo;
 mod kube_inject;
 mod objects;
@@ -25,6 +26,8 @@ struct Args {
 enum PilotctlCommand {
     /// Report likely mistakes in configuration files
     Analyze(analyze::AnalyzeOptions),
+    /// Print objects of old Istio releases (RouteRule, Policy, ServiceRole and others) as objects of today's kinds
+    Convert(convert::ConvertOptions),
     /// Run a small shop on this machine: pilot-discovery and five workloads, each with a real Envoy
     Demo(demo::DemoOptions),
     /// Apply objects of files to the configuration API or a cluster, by server-side apply
@@ -52,6 +55,7 @@ enum PilotctlCommand {
 async fn main() -> ExitCode {
     let done = match Args::parse().command {
         PilotctlCommand::Analyze(options) => analyze::run(&options),
+        PilotctlCommand::Convert(options) => convert::run(&options).await,
         PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
         PilotctlCommand::Apply(options) => write(WriteCommand::Apply, &options).await,
         PilotctlCommand::Create(options) => write(WriteCommand::Create, &options).await,

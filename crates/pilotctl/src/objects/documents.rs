@@ -37,7 +37,7 @@ pub(super) fn mistakes(texts: &[(String, String)]) -> Vec<String> {
 }
 
 /// Reads files and folders.
-pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
+pub(crate) fn texts(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
     let mut gathered = GatheredFiles::default();
     for path in paths {
         gathered.add(path)?;
@@ -70,7 +70,7 @@ pub(super) fn objects(texts: &[(String, String)]) -> Result<Vec<Document>> {
 }
 
 /// The documents of a text with the numbers of their first lines.
-fn parts(text: &str) -> Vec<(usize, &str)> {
+pub(crate) fn parts(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
     let (mut start, mut first, mut at) = (0, 1, 0);
     for (number, line) in text.split_inclusive('\n').enumerate() {

@@ -11,9 +11,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+pub(crate) use documents::{parts, texts};
 pub(crate) use edit::{EditOptions, edit};
 pub(crate) use get::{GetOptions, get};
-use server::ServerOptions;
+pub(crate) use server::{ObjectServer, ServerOptions};
 pub(crate) use write::{WriteCommand, write};
 
 /// Files with objects, and the server.

@@ -31,7 +31,7 @@ pub(crate) struct ServerOptions {
 
 /// A kind as the server serves it.
 #[derive(Clone, Debug)]
-pub(super) struct ServedKind {
+pub(crate) struct ServedKind {
     /// `/api/v1` or `/apis/GROUP/VERSION`.
     root: String,
     pub(super) plural: String,
@@ -41,7 +41,7 @@ pub(super) struct ServedKind {
 
 impl ServedKind {
     /// The path of an object, or of the collection if the name is empty. An empty namespace means all.
-    pub(super) fn path(&self, namespace: &str, name: &str) -> String {
+    pub(crate) fn path(&self, namespace: &str, name: &str) -> String {
         let place = match (self.is_namespaced, namespace) {
             (true, namespace) if !namespace.is_empty() => format!("/namespaces/{namespace}"),
             _ => String::new(),
@@ -61,13 +61,13 @@ impl ServedKind {
 
 /// A failed request.
 #[derive(Debug)]
-pub(super) struct ServerRefusal {
+pub(crate) struct ServerRefusal {
     pub(super) code: u16,
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 /// A connection to the server.
-pub(super) struct ObjectServer {
+pub(crate) struct ObjectServer {
     client: Client,
     /// Of objects that name none.
     pub(super) namespace: String,
@@ -76,7 +76,12 @@ pub(super) struct ObjectServer {
 }
 
 impl ServerOptions {
-    pub(super) async fn connect(&self) -> Result<ObjectServer> {
+    /// The namespace of objects in files that name none.
+    pub(crate) fn namespace(&self) -> &str {
+        if self.namespace.is_empty() { "default" } else { &self.namespace }
+    }
+
+    pub(crate) async fn connect(&self) -> Result<ObjectServer> {
         let config = cluster::config(&self.kubeconfig, &self.context).await?;
         let namespace = match self.namespace.as_str() {
             "" => config.default_namespace.clone(),
@@ -114,7 +119,7 @@ impl ObjectServer {
         Ok(Err(ServerRefusal { code, message }))
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Result<Value, ServerRefusal>> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Result<Value, ServerRefusal>> {
         self.send(Method::GET, path, "application/json", "application/json", Vec::new()).await
     }
 
@@ -134,7 +139,7 @@ impl ObjectServer {
     }
 
     /// The kind of a document.
-    pub(super) async fn kind_of(&mut self, api_version: &str, kind: &str) -> Result<ServedKind> {
+    pub(crate) async fn kind_of(&mut self, api_version: &str, kind: &str) -> Result<ServedKind> {
         let root = match api_version.contains('/') {
             true => format!("/apis/{api_version}"),
             false => format!("/api/{api_version}"),

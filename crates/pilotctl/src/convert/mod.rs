@@ -1,0 +1,173 @@
+//! `pilotctl convert`: prints objects of old Istio releases as objects of today's kinds. Documents of other kinds stay as
+//! they are, so that the output can replace the files.
+
+mod comments;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use model::change::{Batch, Change, SourceId};
+use model::config::legacy::print_one;
+use model::config::parse::documents;
+use model::config::print::to_json;
+use model::config::validate::validate;
+use model::config::{Key, Kind, Object};
+use model::problem::{Problem, Severity};
+use model::settings::Settings;
+use model::snapshot::Snapshot;
+use model::snapshot::gateway_api::Equivalent;
+use serde_json::Value;
+
+use crate::objects::{ObjectServer, ServerOptions, parts, texts};
+
+#[derive(Args)]
+pub(crate) struct ConvertOptions {
+    /// Files and folders with objects; `-` reads standard input
+    files: Vec<PathBuf>,
+
+    /// Read the objects of all namespaces from the configuration API or a cluster instead of files
+    #[arg(long, conflicts_with = "files")]
+    from_server: bool,
+
+    #[command(flatten)]
+    server: ServerOptions,
+}
+
+/// Prints the documents; exit status 1 if an object could not be converted.
+pub(crate) async fn run(options: &ConvertOptions) -> Result<u8> {
+    let texts = match (options.from_server, options.files.is_empty()) {
+        (true, _) => vec![("server".to_owned(), stored(options.server.connect().await?).await?)],
+        (false, true) => bail!("could not find anything to convert: name files or folders, or give --from-server"),
+        (false, false) => texts(&options.files)?,
+    };
+    let conversion = Conversion::of(&texts, options.server.namespace());
+    conversion.problems.iter().for_each(|problem| eprintln!("{problem}"));
+    let printed: Vec<String> = texts.iter().flat_map(|(name, text)| conversion.documents(name, text)).collect();
+    if !printed.is_empty() {
+        println!("{}", printed.join("\n---\n"));
+    }
+    Ok(u8::from(conversion.problems.iter().any(|problem| problem.severity == Severity::Error)))
+}
+
+/// All objects that a conversion can use, as JSON documents: legacy ones, and Services, which policies refer to.
+async fn stored(mut server: ObjectServer) -> Result<String> {
+    let mut found = Vec::new();
+    for kind in Kind::ALL.iter().filter(|kind| kind.is_legacy()) {
+        let version = format!("{}/{}", kind.group(), kind.versions().first().copied().unwrap_or("v1"));
+        // A server without the definition of a kind has no objects of it.
+        let Ok(served) = server.kind_of(&version, kind.as_str()).await else { continue };
+        let answer = server.get(&served.path("", "")).await?;
+        let list = answer.map_err(|refusal| anyhow::anyhow!("could not list {kind}: {}", refusal.message))?;
+        for item in list.get("items").and_then(Value::as_array).into_iter().flatten() {
+            let mut item = item.clone();
+            (item["apiVersion"], item["kind"]) = (version.as_str().into(), kind.as_str().into());
+            found.push(serde_json::to_string(&without_server_fields(item)).context("could not write JSON")?);
+        }
+    }
+    Ok(found.join("\n---\n"))
+}
+
+/// Drops what only a server sets.
+fn without_server_fields(mut item: Value) -> Value {
+    if let Some(metadata) = item.get_mut("metadata").and_then(Value::as_object_mut) {
+        for key in ["uid", "resourceVersion", "generation", "managedFields", "selfLink"] {
+            metadata.shift_remove(key);
+        }
+    }
+    item
+}
+
+/// The legacy objects of all texts and what they become.
+struct Conversion {
+    equivalents: Vec<Equivalent>,
+    problems: Vec<Problem>,
+    namespace: String,
+}
+
+impl Conversion {
+    fn of(texts: &[(String, String)], namespace: &str) -> Conversion {
+        let (mut changes, mut problems) = (Vec::new(), Vec::new());
+        for (name, text) in texts {
+            let parsed = documents(text, name);
+            let objects: Vec<Object> = parsed.objects.into_iter().map(|o| in_namespace(o, namespace)).collect();
+            let is_shown = |problem: &Problem| problem.severity > Severity::Info;
+            problems.extend(parsed.problems.into_iter().filter(is_shown));
+            for object in objects.into_iter().filter(|object| object.spec.kind().is_legacy()) {
+                problems.extend(validate(&object).into_iter().filter(is_shown));
+                changes.push(Change::Applied(object));
+            }
+        }
+        let batch = Batch { source: SourceId("files".into()), changes };
+        let (snapshot, _) = Snapshot::empty(Settings::default()).apply(vec![batch]);
+        let found = snapshot.problems.values().flatten().filter(|problem| problem.severity > Severity::Info);
+        problems.extend(found.cloned());
+        Conversion { equivalents: snapshot.converted.equivalents(), problems, namespace: namespace.to_owned() }
+    }
+
+    /// The documents of a text, with legacy ones replaced. An object that several legacy ones became is printed once, at
+    /// the first of them.
+    fn documents(&self, name: &str, text: &str) -> Vec<String> {
+        let mut printed: BTreeSet<String> = BTreeSet::new();
+        let mut all = Vec::new();
+        for (_, part) in parts(text) {
+            let objects = documents(part, name).objects;
+            let keys: Vec<Key> = objects.into_iter().map(|o| in_namespace(o, &self.namespace).key()).collect();
+            if !keys.iter().any(|key| key.kind.is_legacy()) {
+                all.push(part.trim_start_matches("---").trim().to_owned());
+                continue;
+            }
+            all.extend(self.replaced(&keys, part, &mut printed));
+        }
+        all
+    }
+
+    /// What a document with these objects becomes. A document that cannot be converted stays, and one without an
+    /// equivalent, as Mixer's, is left out.
+    fn replaced(&self, keys: &[Key], part: &str, printed: &mut BTreeSet<String>) -> Vec<String> {
+        let mut found = Vec::new();
+        for key in keys {
+            let source = source_name(key);
+            let mine: Vec<&Equivalent> = self.equivalents.iter().filter(|e| e.sources.contains(&source)).collect();
+            let is_broken = self
+                .problems
+                .iter()
+                .any(|problem| problem.severity == Severity::Error && problem.about.to_string() == key.to_string());
+            if mine.is_empty() && is_broken {
+                found.push(part.trim().to_owned());
+            }
+            let keeps_comments = keys.len() == 1 && mine.len() == 1 && mine[0].sources.len() == 1;
+            for equivalent in mine {
+                if !printed.insert(equivalent.object.key().to_string()) {
+                    continue;
+                }
+                let text = print_one(&to_json(&equivalent.object));
+                found.push(if keeps_comments { comments::kept(part, &text) } else { text });
+            }
+        }
+        found
+    }
+}
+
+/// As the conversion names the source of an object; policies of RBAC are made from several.
+fn source_name(key: &Key) -> String {
+    match key.kind {
+        Kind::ServiceRole | Kind::ServiceRoleBinding | Kind::RbacConfig | Kind::ClusterRbacConfig => {
+            format!("RBAC {}", key.name)
+        }
+        _ => key.to_string(),
+    }
+}
+
+/// The object in the default namespace if it names none.
+fn in_namespace(mut object: Object, namespace: &str) -> Object {
+    if object.meta.namespace.is_empty() && !object.spec.kind().is_cluster_wide() {
+        Arc::make_mut(&mut object.meta).namespace = namespace.into();
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests;
