@@ -1,4 +1,8 @@
-.PHONY: help run test setup tidy reference bench bench-quick
+.PHONY: help run test setup tidy reference images bench bench-quick
+
+HUB ?= pilotage
+TAG ?= latest
+BUILDER ?= docker
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +23,10 @@ tidy: ## check the project's invariants
 
 reference: ## regenerate docs/reference from the code
 	cargo xtask reference
+
+images: ## build the images pilot, proxyv2 and proxy_init with HUB, TAG and BUILDER (docker or podman)
+	for image in pilot proxyv2 proxy_init; do \
+		$(BUILDER) build -f deploy/Containerfile --target $$image -t $(HUB)/$$image:$(TAG) . || exit 1; done
 
 bench: ## measure fleets of proxies on a real API server, and write tables and plots into the docs (an hour)
 	cargo xtask setup etcd kube-apiserver

@@ -6,6 +6,7 @@ mod cases;
 mod checks;
 mod compare;
 mod dependencies;
+mod image;
 mod reference;
 mod release;
 mod setup;
@@ -23,6 +24,8 @@ usage: cargo xtask COMMAND
             istiod and ours side by side on one API server, differences printed
   cases import DIR [TOPIC...]
             copy recorded cases into tests/cases
+  image [--hub HUB] [--tag TAG] [--debug] [--rootfs] [NAME...]
+            assemble the images pilot, proxyv2 and proxy_init in target/images, without a container builder
   reference [--check]
             write docs/reference from the code, or fail where it is out of date
   release [--dry-run] VERSION
@@ -47,6 +50,7 @@ fn run(args: &[&str]) -> Result<()> {
     match args {
         ["cases", "import", from, topics @ ..] => cases::import(&workspace::root(), Path::new(from), topics),
         ["compare", options @ ..] => compare::run(&workspace::root(), options),
+        ["image", options @ ..] => image::run(&workspace::root(), options),
         ["reference"] => reference::run(&workspace::root(), reference::ReferenceMode::Write),
         ["reference", "--check"] => reference::run(&workspace::root(), reference::ReferenceMode::Check),
         ["release", "--dry-run", version] => release::run(&workspace::root(), version, release::ReleaseMode::DryRun),

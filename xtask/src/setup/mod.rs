@@ -101,7 +101,7 @@ pub(crate) fn path(name: &str) -> Result<PathBuf> {
     Ok(cache()?.join("bin").join(name))
 }
 
-fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let user = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|h| h.join(".cache")));
     let cache = set("PILOTAGE_CACHE").or_else(|| user().map(|u| u.join("pilotage")));
