@@ -10,8 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Image, envoy, output};
 
-const PASSWD: &str =
-    "root:x:0:0:root:/root:/sbin/nologin\nistio-proxy:x:1337:1337:istio-proxy:/home/istio-proxy:/sbin/nologin\n";
+const PASSWD: &str = "root:x:0:0:root:/:/sbin/nologin\nistio-proxy:x:1337:1337:istio-proxy:/tmp:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nistio-proxy:x:1337:\n";
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// The programs of iptables and their names. iptables chooses what to do by its name.
@@ -38,10 +37,10 @@ const NFT: &[&str] = &["iptables-nft", "iptables-nft-save", "iptables-nft-restor
 /// Fills `target` with the files of an image. `built` is the folder of our programs.
 pub(super) fn assemble(image: &Image, built: &Path, target: &Path) -> Result<()> {
     let mut files = RootFolder { target, copied: BTreeSet::new() };
-    for folder in ["etc/ssl/certs", "etc/istio/proxy", "etc/istio/config", "home/istio-proxy", "tmp", "var/lib/istio"] {
+    for folder in ["etc/ssl/certs", "etc/istio/proxy", "etc/istio/config", "tmp", "var/lib/istio"] {
         fs::create_dir_all(target.join(folder))?;
     }
-    for folder in ["tmp", "etc/istio/proxy", "var/lib/istio", "home/istio-proxy"] {
+    for folder in ["tmp", "etc/istio/proxy", "var/lib/istio"] {
         fs::set_permissions(target.join(folder), fs::Permissions::from_mode(0o1777))?;
     }
     fs::write(target.join("etc/passwd"), PASSWD)?;

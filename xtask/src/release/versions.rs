@@ -7,8 +7,8 @@ pub(super) const PLACES: &[(&str, &str, &str)] = &[
     ("Cargo.toml", "version = \"", "\""),
     ("deploy/chart/Chart.yaml", "version: ", ""),
     ("deploy/chart/Chart.yaml", "appVersion: ", ""),
-    ("deploy/chart/values.yaml", "image: pilotage:", ""),
-    ("deploy/manifest.yaml", "image: pilotage:", ""),
+    ("deploy/chart/values.yaml", "image: pilotage/pilot:", ""),
+    ("deploy/manifest.yaml", "image: pilotage/pilot:", ""),
 ];
 
 /// The text with another version on that line.

@@ -237,7 +237,7 @@ impl McpSession {
 }
 
 impl SubscribedCollection {
-    /// The response that brings the client up to date; `None` if it is.
+    /// The response that updates the client; `None` if it is.
     fn response(&mut self, published: &PublishedSnapshot, name: &str, found: Vec<Envelope>) -> Option<Resources> {
         let versions: BTreeMap<String, String> = found.iter().filter_map(identity).collect();
         let is_first = self.compared.replace(published.number).is_none();

@@ -126,7 +126,15 @@ async fn envoy_follows_what_kubectl_writes_also_after_kill_9() {
     assert_eq!(mesh.kubectl(&code, "").await, "451");
     mesh.kubectl(&["delete", "vs", "cart", "-n", "shop"], "").await;
     status(200).await;
+    // A kind of Istio 0.8.
+    mesh.kubectl(&["apply", "-f", "-"], REDIRECT).await;
+    status(301).await;
+    mesh.kubectl(&["delete", "routerules", "cart", "-n", "shop"], "").await;
+    status(200).await;
 }
+
+const REDIRECT: &str = "apiVersion: config.istio.io/v1alpha2\nkind: RouteRule\nmetadata: {name: cart, namespace: shop}\n\
+                        spec: {destination: {name: cart}, redirect: {uri: /elsewhere}}\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn users_do_what_their_roles_allow() {

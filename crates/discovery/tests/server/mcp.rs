@@ -47,7 +47,7 @@ async fn source() -> Started {
     server
 }
 
-/// A server without objects of its own that reads those of another one.
+/// A server without files that reads the objects of another one.
 async fn sink(source: &mut Started, query: &str) -> Started {
     let address = format!("--mcpServerAddrs=mcp://{}{query}", source.port("grpc").await);
     let mut server = Started::on(folder(), &["--registries=", &address]);

@@ -17,12 +17,12 @@ use super::super::{Kind, message};
 
 /// Name, number and type of a field. Types are scalars, messages or enums of the same package; `[]` before one means a
 /// list, `map ` a map from strings.
-type Field = (&'static str, i32, &'static str);
+type FieldRow = (&'static str, i32, &'static str);
 
 /// The messages of one package.
 struct Package {
     name: &'static str,
-    messages: &'static [(&'static str, &'static [Field])],
+    messages: &'static [(&'static str, &'static [FieldRow])],
     enums: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -251,7 +251,7 @@ fn enum_of(name: &str, values: &[&str]) -> EnumDescriptorProto {
     }
 }
 
-fn message_of(package: &Package, name: &str, fields: &[Field]) -> DescriptorProto {
+fn message_of(package: &Package, name: &str, fields: &[FieldRow]) -> DescriptorProto {
     let scope = format!(".{}.{name}", package.name);
     let maps = fields.iter().filter_map(|(field, _, kind)| Some((*field, kind.strip_prefix("map ")?)));
     let entry = |(field, value): (&str, &'static str)| DescriptorProto {
@@ -279,7 +279,7 @@ fn json_name(field: &str) -> String {
     words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
 }
 
-fn field_of(package: &Package, scope: &str, (name, number, kind): Field) -> FieldDescriptorProto {
+fn field_of(package: &Package, scope: &str, (name, number, kind): FieldRow) -> FieldDescriptorProto {
     let (label, plain) = match kind.strip_prefix("[]") {
         Some(item) => (Label::Repeated, item),
         None if kind.starts_with("map ") => (Label::Repeated, kind),
