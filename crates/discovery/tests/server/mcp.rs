@@ -120,5 +120,10 @@ async fn without_a_certificate_objects_are_denied() {
     source.ready().await;
     let address = format!("--mcpServerAddrs=mcp://{}", source.port("grpc").await);
     let mut sink = Started::on(folder(), &["--registries=", &address]);
-    sink.says("configuration is served only to clients with a certificate of the mesh").await;
+    wait::until("the reason on the page of sources", async || {
+        let page = sink.get("/debug/sources").await.body;
+        let reason = "configuration is served only to clients with a certificate of the mesh";
+        if page.contains(reason) { Ok(()) } else { Err(page) }
+    })
+    .await;
 }
