@@ -70,8 +70,8 @@ fn ca_upstream(input: &BootstrapInput, environment: &Environment) -> Result<Opti
     }
     let mut tls = upstream::tls(input, environment, None, Path::new(upstream::ROOT));
     if own.is_some() {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        tls.names = if host.contains("localhost") { vec![LOCAL_NAME.to_owned()] } else { Vec::new() };
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+        tls.names = vec![if host.contains("localhost") { LOCAL_NAME } else { host }.to_owned()];
     }
     match environment.get("CA_ROOT_CA") {
         Some("SYSTEM") => tls.roots = upstream::SYSTEM_ROOTS.into(),
@@ -103,6 +103,7 @@ fn workload_key(environment: &Environment) -> Result<WorkloadKey> {
 
 #[cfg(test)]
 mod tests {
+    use super::LOCAL_NAME;
     use crate::args::{AgentCommand, Cli};
     use crate::certificates::issued::{CaSettings, WorkloadKey};
     use crate::plan::plan;
@@ -123,7 +124,9 @@ mod tests {
         assert_eq!((&*found.upstream.address, found.key), ("istiod.istio-system.svc:15012", WorkloadKey::Rsa(2048)));
         let other = ca("istiod:15010", &[("CA_ADDR", "ca.example:443"), ("ECC_SIGNATURE_ALGORITHM", "ECDSA")]).unwrap();
         assert_eq!((&*other.upstream.address, other.key), ("ca.example:443", WorkloadKey::P256));
-        assert!(other.upstream.tls.unwrap().names.is_empty());
+        assert_eq!(other.upstream.tls.unwrap().names, ["ca.example"]);
+        let names = |address| ca("istiod:15012", &[("CA_ADDR", address)]).unwrap().upstream.tls.unwrap().names;
+        assert_eq!((names("[::1]:15012"), names("localhost:15012")), (vec!["::1".into()], vec![LOCAL_NAME.into()]));
     }
 
     #[test]
