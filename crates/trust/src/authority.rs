@@ -107,7 +107,9 @@ impl SigningAuthority {
         serial: &[u8; 16],
     ) -> Result<SigningAuthority, IssueError> {
         let not_after = now.saturating_add(seconds(lifetime)).min(LAST_SECOND);
-        let encoded = issue::root(&key, organization, Validity { not_before: now, not_after }, serial)?;
+        // Backdated like leaves, unlike upstream: an Envoy whose clock is slow refuses a root of the future.
+        let not_before = now.saturating_sub(seconds(BACKDATED));
+        let encoded = issue::root(&key, organization, Validity { not_before, not_after }, serial)?;
         let certificate = Certificate::from_der(&encoded).ok_or(IssueError::Malformed)?;
         let roots = RootBundle::new([certificate.clone()]);
         Ok(SigningAuthority { key, certificate, chain: Vec::new(), roots, path_end: not_after })
