@@ -3,6 +3,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -94,7 +95,7 @@ impl Process {
     }
 
     fn status_kib(&self, field: &str) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
         let line = status.lines().find_map(|l| l.strip_prefix(field))?;
         line.split_whitespace().next()?.parse().ok()
     }
@@ -103,7 +104,7 @@ impl Process {
     pub fn cpu(&self) -> Option<Duration> {
         /// Ticks a second in `/proc`, on every Linux architecture.
         const TICKS: u64 = 100;
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         // The program name, in parentheses, may contain spaces.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -118,6 +119,34 @@ impl Drop for Process {
             eprintln!("--- end of {}'s output\n{}", self.name, tail(&self.output()));
         }
     }
+}
+
+/// Running processes with this text in their arguments, except the agent and what starts programs for us.
+pub fn alive_with(text: &str) -> Vec<u32> {
+    let folders = fs::read_dir("/proc").unwrap_or_else(|e| panic!("could not list processes: {e}"));
+    let ids = folders.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_ours = |id: &u32| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains(text)
+            && !line.contains("pilot-agent")
+            && !line.contains("/proc/self/exe")
+            && !line.contains("setpriv")
+    };
+    ids.filter(|id| is_ours(id) && is_alive(*id)).collect()
+}
+
+/// False for zombies.
+pub fn is_alive(id: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// Sends a signal, given by its name without SIG.
+pub fn signal(id: u32, name: &str) {
+    // The shell's built-in `kill`: the program is not installed everywhere.
+    let sent = Command::new("sh").args(["-c", "kill -$1 $0", &id.to_string(), name]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "could not send {name} to {id}");
 }
 
 /// The last 30 lines.

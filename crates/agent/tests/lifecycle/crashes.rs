@@ -10,10 +10,11 @@ use agent::process::drain::Drain;
 use agent::process::exit::ExitCause;
 use agent::process::lifecycle::LifecycleSender;
 use agent::process::supervisor::{EpochBootstrap, Supervisor};
+use testkit::process::{alive_with, signal};
 use testkit::{ports, servers, wait};
 use tokio::sync::watch;
 
-use crate::fixture::{AGENT, Agent, AgentSetup, alive_with, envoy, signal, stub};
+use crate::fixture::{AGENT, Agent, AgentSetup, envoy, stub};
 
 /// First restart delay in these tests; upstream's is 200 times as long.
 const FIRST: Duration = Duration::from_millis(1);

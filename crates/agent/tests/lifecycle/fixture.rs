@@ -9,7 +9,7 @@ use testkit::backend::HttpBackend;
 use testkit::client;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::error::ReplyError;
-use testkit::process::Process;
+use testkit::process::{Process, alive_with, is_alive};
 use testkit::{ports, programs, servers, wait};
 
 pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_pilot-agent");
@@ -159,36 +159,11 @@ fn config(setup: &AgentSetup<'_>, folder: &Path, admin: u16, status: u16) -> Str
     )
 }
 
-/// Processes with this text in their arguments, except the agent and `exec-child`.
-pub(crate) fn alive_with(text: &str) -> Vec<u32> {
-    let ids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_ours = |id: &u32| {
-        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).into_owned();
-        line.contains(text)
-            && !line.contains("pilot-agent")
-            && !line.contains("/proc/self/exe")
-            && !line.contains("setpriv")
-    };
-    ids.filter(|id| is_ours(id) && is_alive(*id)).collect()
-}
-
-/// False for zombies.
-pub(crate) fn is_alive(id: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
-}
-
 pub(crate) async fn gone(id: u32) {
     wait::until(&format!("the end of process {id}"), async || {
         if is_alive(id) { Err("still running".to_owned()) } else { Ok(()) }
     })
     .await;
-}
-
-pub(crate) fn signal(id: u32, name: &str) {
-    let sent = std::process::Command::new("sh").args(["-c", "kill -$1 $0", &id.to_string(), name]).status();
-    assert!(sent.is_ok_and(|status| status.success()), "could not send {name} to {id}");
 }
 
 pub(crate) fn envoy() -> PathBuf {

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use testkit::backend::HttpBackend;
 use testkit::discovery::DiscoveryProcess;
+use testkit::process::signal;
 use testkit::{ports, servers, wait};
 
-use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, gone, signal, stub};
+use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, gone, stub};
 use crate::load::{Load, write_certificates};
 
 /// `--parentShutdownDuration`: the new epoch then asks the old one to exit.

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use testkit::backend::HttpBackend;
+use testkit::process::signal;
 use testkit::{ports, servers, wait};
 
-use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, signal};
+use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy};
 use crate::load::{Load, write_certificates};
 
 #[tokio::test]

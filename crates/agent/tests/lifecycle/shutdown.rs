@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use testkit::backend::HttpBackend;
+use testkit::process::signal;
 use testkit::{ports, servers};
 
-use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, get, gone, signal, stub};
+use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, get, gone, stub};
 
 /// PROXY_CONFIG with a short drain time.
 const SHORT: (&str, &str) = ("PROXY_CONFIG", "terminationDrainDuration: 1s");
