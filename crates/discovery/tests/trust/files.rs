@@ -16,12 +16,12 @@ use trust::certificate::Certificate;
 use crate::fixture::{BINARY, FRONT, Mesh};
 
 /// A root and an intermediate under it.
-struct Ca {
-    root: CertifiedIssuer<'static, KeyPair>,
+pub(crate) struct Ca {
+    pub(crate) root: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Ca {
-    fn new() -> Ca {
+    pub(crate) fn new() -> Ca {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "root");
@@ -34,8 +34,8 @@ impl Ca {
         (intermediate_params().signed_by(&key, &self.root).unwrap().pem(), key.serialize_pem())
     }
 
-    /// Writes upstream's four files.
-    fn write(&self, folder: &Path, roots: &str) -> String {
+    /// Writes upstream's four files with a new intermediate, and returns its certificate.
+    pub(crate) fn write(&self, folder: &Path, roots: &str) -> String {
         let (certificate, key) = self.intermediate();
         fs::create_dir_all(folder).unwrap();
         for (name, text) in [
@@ -54,6 +54,8 @@ fn intermediate_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.distinguished_name.push(DnType::CommonName, "intermediate");
+    // All roots have one name: without the identifier of its key, Envoy tries only the first of them.
+    params.use_authority_key_identifier_extension = true;
     params
 }
 

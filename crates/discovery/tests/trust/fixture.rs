@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -39,24 +39,22 @@ impl Mesh {
 
     /// Starts with files that are in the folder: `ca` is `--caDir`, `cacerts` is `ROOT_CA_DIR`.
     pub(crate) async fn start_in(folder: TempDir, env: &[(&str, &str)]) -> Mesh {
+        Mesh::start_with(folder, env, Vec::new()).await
+    }
+
+    /// The same with configuration files, given by name and text.
+    pub(crate) async fn start_with(folder: TempDir, env: &[(&str, &str)], files: Vec<(String, String)>) -> Mesh {
         let issuer = PrivateKey::generate(KeyKind::P256).unwrap();
-        let keys = folder.path().join("keys.json");
-        fs::write(&keys, token::key_set(&issuer, "test").unwrap()).unwrap();
-        let rule = json!({"issuer": "https://issuer.test", "audiences": ["istio-ca"],
-            "jwks_uri": format!("file://{}", keys.display())});
-        let secure = SocketAddr::from(([127, 0, 0, 1], ports::free()));
-        let mut all = vec![
-            ("JWT_RULE".to_owned(), rule.to_string()),
-            ("ROOT_CA_DIR".to_owned(), folder.path().join("cacerts").display().to_string()),
-        ];
-        all.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        let options = DiscoveryOptions {
-            env: all,
-            args: vec![format!("--secureGRPCAddr={secure}"), format!("--caDir={}", folder.path().join("ca").display())],
-            ..DiscoveryOptions::default()
-        };
-        let server = DiscoveryProcess::start(BINARY, options).await;
+        fs::write(folder.path().join("keys.json"), token::key_set(&issuer, "test").unwrap()).unwrap();
+        let (secure, options) = options(folder.path(), env);
+        let server = DiscoveryProcess::start(BINARY, DiscoveryOptions { files, ..options }).await;
         Mesh { server, secure, folder, issuer }
+    }
+
+    /// Starts a second server with the same CA and the same issuer of tokens.
+    pub(crate) async fn second(&self, env: &[(&str, &str)]) -> (DiscoveryProcess, SocketAddr) {
+        let (secure, options) = options(self.folder.path(), env);
+        (DiscoveryProcess::start(BINARY, options).await, secure)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -114,6 +112,20 @@ impl Mesh {
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
     }
+}
+
+/// A free address of the TLS port, and the options of a server whose files are in the folder.
+fn options(folder: &Path, env: &[(&str, &str)]) -> (SocketAddr, DiscoveryOptions) {
+    let rule = json!({"issuer": "https://issuer.test", "audiences": ["istio-ca"],
+        "jwks_uri": format!("file://{}", folder.join("keys.json").display())});
+    let mut all = vec![
+        ("JWT_RULE".to_owned(), rule.to_string()),
+        ("ROOT_CA_DIR".to_owned(), folder.join("cacerts").display().to_string()),
+    ];
+    all.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let secure = SocketAddr::from(([127, 0, 0, 1], ports::free()));
+    let args = vec![format!("--secureGRPCAddr={secure}"), format!("--caDir={}", folder.join("ca").display())];
+    (secure, DiscoveryOptions { env: all, args, ..DiscoveryOptions::default() })
 }
 
 pub(crate) fn now() -> i64 {

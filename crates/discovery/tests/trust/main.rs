@@ -5,11 +5,14 @@
 
 mod agent;
 mod attacks;
+mod clock;
 mod cves;
 mod files;
 mod fixture;
 mod issue;
 mod kubernetes;
+mod loaded_mesh;
 mod registration;
 mod rotation;
+mod rotation_under_load;
 mod streams;
