@@ -1,5 +1,8 @@
 //! Published weaknesses of other control planes, tried on ours: each test has the id of the weakness.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use api::envoy::config::core::v3::Node;
@@ -67,4 +70,31 @@ async fn cve_2022_39388_a_forwarded_certificate_counts_only_from_a_named_address
             false => assert_refused(blocks, result, Code::Unauthenticated),
         }
     }
+}
+
+/// SECURITY.md names a test for each published weakness.
+#[test]
+fn every_test_that_the_list_of_weaknesses_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let (_, list) = page.split_once("## Published weaknesses").unwrap();
+    let (list, _) = list.split_once("\n## ").unwrap();
+    let rows = list.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
+    let names = rows.flat_map(|(_, tests)| tests.split('`').skip(1).step_by(2));
+    let names: BTreeSet<&str> = names.filter(|name| name.contains('_') && !name.contains('/')).collect();
+    assert!(names.len() >= 18, "{names:?}");
+    let mut missing = names;
+    let mut folders = vec![root.join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                missing.retain(|name| !text.contains(&format!("fn {name}(")));
+            }
+        }
+    }
+    assert_eq!(missing, BTreeSet::new());
 }

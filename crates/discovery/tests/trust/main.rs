@@ -6,6 +6,7 @@
 mod agent;
 mod attacks;
 mod clock;
+mod cve_pages_and_floods;
 mod cves;
 mod files;
 mod fixture;

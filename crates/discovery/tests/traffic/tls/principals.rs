@@ -89,7 +89,7 @@ async fn connections_are_distinguished_by_certificate(transport: XdsTransport) {
     let (backend, authority) = (TcpBackend::start("store").await, Authority::new());
     let port = service_port();
     let rules = format!(
-        "  - {{from: [{{source: {{principals: [cluster.local/ns/shop/sa/front]}}}}], \
+        "  - {{from: [{{source: {{principals: ['*/sa/front']}}}}], \
          to: [{{operation: {{ports: ['{port}']}}}}]}}\n  \
          - {{from: [{{source: {{namespaces: [ops]}}}}]}}"
     );

@@ -1,0 +1,139 @@
+//! Published weaknesses of debug pages and of HTTP/2 servers, tried on every port. Each test has the id of the weakness.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use testkit::client;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::fixture::Mesh;
+
+/// Growth of the server's memory by a flood.
+const GROWTH_KIB: u64 = 32 << 10;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Types of frames.
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const CONTINUATION: u8 = 9;
+/// `:method: POST`, `:scheme: http`, `:path: /` from the static table.
+const REQUEST: &[u8] = &[0x83, 0x86, 0x84];
+
+/// One GET to a debug handler ended the process.
+#[tokio::test]
+async fn cve_2019_25014_no_query_of_a_debug_page_ends_the_process() {
+    let mut mesh = Mesh::start(&[]).await;
+    let list: Vec<String> = serde_json::from_str(&mesh.page("/debug/list").await).unwrap();
+    assert!(list.len() > 20, "{list:?}");
+    let long = "x".repeat(7_000);
+    for page in list {
+        for value in ["", "unknown", "a.b", "%00", "%ff%fe", "true", &long] {
+            for key in ["proxyID", "resource", "types", ""] {
+                let path = format!("/debug/{page}?{key}={value}");
+                let reply = client::get(mesh.server.monitoring(), "localhost", &path).await;
+                let status = reply.unwrap_or_else(|error| panic!("{path}: {error}")).status;
+                assert!(status.as_u16() < 500, "{path}: {status}");
+            }
+        }
+        mesh.server.process().check_alive();
+    }
+    mesh.serves_an_honest_caller().await;
+}
+
+/// Handlers that upgrade to HTTP/2 read whole requests into memory.
+#[tokio::test]
+async fn cve_2022_41721_no_port_upgrades_to_http_2() {
+    let mesh = Mesh::start(&[]).await;
+    for port in [mesh.server.grpc(), mesh.server.http(), mesh.server.monitoring()] {
+        let mut stream = TcpStream::connect(port).await.unwrap();
+        let request = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+                       HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\nContent-Length: 1000000000\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 64];
+        // A port for HTTP/2 alone closes the connection.
+        let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut answer)).await;
+        let count = read.ok().and_then(Result::ok).unwrap_or(0);
+        let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
+        assert!(!answer.contains(" 101 "), "{port}: {answer}");
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes()[..], payload].concat()
+}
+
+/// Sends a flood until it ends or the server closes the connection; returns the bytes that were sent.
+async fn flood(port: SocketAddr, mut next: impl FnMut(u32) -> Vec<u8>) -> usize {
+    let mut stream = TcpStream::connect(port).await.unwrap();
+    let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    let (mut reader, mut writer) = stream.split();
+    let send = async {
+        let mut sent = 0;
+        writer.write_all(&begin).await.ok();
+        for number in 0..20_000 {
+            let bytes = next(number);
+            match tokio::time::timeout(Duration::from_secs(2), writer.write_all(&bytes)).await {
+                Ok(Ok(())) => sent += bytes.len(),
+                _ => break,
+            }
+        }
+        sent
+    };
+    let mut sink = tokio::io::sink();
+    let read = tokio::io::copy(&mut reader, &mut sink);
+    // Whichever ends first: everything was sent, or the server closed the connection.
+    tokio::select! {
+        sent = send => sent,
+        _ = read => 0,
+    }
+}
+
+async fn floods_do_no_harm(name: &str, next: impl Fn(u32) -> Vec<u8>) {
+    let mut mesh = Mesh::start(&[]).await;
+    let before = mesh.server.process().owned_kib().unwrap();
+    for port in [mesh.server.grpc(), mesh.server.http(), mesh.server.monitoring()] {
+        for _ in 0..3 {
+            flood(port, &next).await;
+        }
+        mesh.server.process().check_alive();
+    }
+    mesh.serves_an_honest_caller().await;
+    let grown = mesh.server.process().owned_kib().unwrap().saturating_sub(before);
+    assert!(grown < GROWTH_KIB, "{name}: the server grew by {grown} KiB");
+}
+
+/// Streams that are opened and reset at once.
+#[tokio::test]
+async fn cve_2023_44487_rapid_resets_do_no_harm() {
+    floods_do_no_harm("resets", |number| {
+        let stream = 2 * number + 1;
+        let open = frame(HEADERS, 4, stream, REQUEST);
+        [open, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
+    })
+    .await;
+}
+
+/// Headers that never end.
+#[tokio::test]
+async fn cve_2023_45288_endless_continuations_do_no_harm() {
+    // A literal header that is not indexed, with a name of one letter and a value of 1,000.
+    let value = [&[0x00, 0x01, b'a', 0x7f, 0xe9, 0x06], &[b'x'; 1000][..]].concat();
+    floods_do_no_harm("continuations", move |number| match number {
+        0 => frame(HEADERS, 0, 1, REQUEST),
+        _ => frame(CONTINUATION, 0, 1, &value),
+    })
+    .await;
+}
+
+/// Frames that each need an answer.
+#[tokio::test]
+async fn cve_2019_9512_pings_and_settings_do_no_harm() {
+    floods_do_no_harm("pings and settings", |number| match number % 2 {
+        0 => frame(PING, 0, 0, &[7; 8]),
+        _ => frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]),
+    })
+    .await;
+}
