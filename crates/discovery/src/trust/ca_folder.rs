@@ -100,3 +100,112 @@ impl CaFiles {
         lists.map(Some).map_err(|reason| CaFolderError::Crl { path: folder.join(CRL), reason })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use proptest::prelude::{Just, ProptestConfig, Strategy, any, proptest};
+    use proptest::sample::select;
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+    use trust::authority::SigningAuthority;
+
+    use super::{CaFiles, ISTIO};
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn params(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    }
+
+    /// The four files of a new intermediate.
+    fn intermediate(root: &CertifiedIssuer<'static, KeyPair>) -> [(&'static str, String); 4] {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params("intermediate").signed_by(&key, root).unwrap().pem();
+        [ISTIO[0], ISTIO[1], ISTIO[2], ISTIO[3]].map(|name| {
+            let text = match name {
+                "ca-key.pem" => key.serialize_pem(),
+                "root-cert.pem" => root.pem(),
+                _ => certificate.clone(),
+            };
+            (name, text)
+        })
+    }
+
+    /// What happens to a file before its next version is written.
+    #[derive(Clone, Copy, Debug)]
+    enum Disturbance {
+        Truncated,
+        Emptied,
+        Removed,
+        Foreign,
+        None,
+    }
+
+    fn disturb(path: &Path, text: &str, disturbance: Disturbance) {
+        match disturbance {
+            Disturbance::Truncated => fs::write(path, &text[..text.len() / 2]).unwrap(),
+            Disturbance::Emptied => fs::write(path, "").unwrap(),
+            Disturbance::Removed => drop(fs::remove_file(path)),
+            Disturbance::Foreign => fs::write(path, KeyPair::generate().unwrap().serialize_pem()).unwrap(),
+            Disturbance::None => {}
+        }
+    }
+
+    /// Reads the folder as the server does: what does not verify changes nothing.
+    fn read(folder: &Path, current: &mut Option<SigningAuthority>) {
+        if let Ok(Some(files)) = CaFiles::read(folder)
+            && let Ok(authority) = files.authority(folder, current.as_ref(), NOW)
+        {
+            *current = Some(authority);
+        }
+    }
+
+    /// The order of the four files, what happens before each is written, and whether the folder is read after it.
+    fn events() -> impl Strategy<Value = Vec<(usize, Disturbance, bool)>> {
+        use Disturbance::{Emptied, Foreign, None, Removed, Truncated};
+        let order = Just(vec![0, 1, 2, 3]).prop_shuffle();
+        let further =
+            proptest::collection::vec((select(vec![Truncated, Emptied, Removed, Foreign, None]), any::<bool>()), 4);
+        (order, further).prop_map(|(order, further)| {
+            order.into_iter().zip(further).map(|(file, (disturbance, is_read))| (file, disturbance, is_read)).collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn any_order_of_file_events_ends_in_the_last_valid_ca(updates in proptest::collection::vec(events(), 1..4)) {
+            let root = CertifiedIssuer::self_signed(params("root"), KeyPair::generate().unwrap()).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let (mut current, mut known) = (None, Vec::new());
+            for update in updates {
+                let files = intermediate(&root);
+                known.push(files[0].1.replace("\r\n", "\n"));
+                for (file, disturbance, is_read) in update {
+                    let (name, text) = &files[file];
+                    let path = folder.path().join(name);
+                    disturb(&path, text, disturbance);
+                    if is_read {
+                        read(folder.path(), &mut current);
+                    }
+                    fs::write(&path, text).unwrap();
+                    if is_read {
+                        read(folder.path(), &mut current);
+                    }
+                    // At any time the CA in use is one that was complete.
+                    if let Some(ca) = &current {
+                        assert!(known.contains(&ca.certificate().to_pem()));
+                    }
+                }
+                read(folder.path(), &mut current);
+                assert_eq!(current.as_ref().map(|ca| ca.certificate().to_pem()).as_ref(), known.last());
+            }
+        }
+    }
+}
