@@ -275,6 +275,8 @@ knobs! {
     identity_recheck: Milliseconds = Milliseconds(1_800_000), "PILOTAGE_IDENTITY_RECHECK";
     /// Token reviews per second that an API server is asked for.
     token_review_rate: u32 = 200, "PILOTAGE_TOKEN_REVIEW_RATE";
+    /// Send agents the trust bundle of the mesh: the CA's roots, `caCertificates` of the mesh config and SPIFFE bundles.
+    multi_root_mesh: bool = false, "ISTIO_MULTIROOT_MESH";
     /// Name of the ConfigMaps with the roots of the mesh.
     root_config_map: Str = "istio-ca-root-cert".into(), "PILOT_CA_CERT_CONFIGMAP";
     /// Deliver the revocation lists of a plugged-in CA to all namespaces.

@@ -17,5 +17,6 @@ pub mod lifetime;
 pub mod pem;
 pub mod rotation;
 mod signature;
+pub mod spiffe_bundle;
 pub mod token;
 pub mod wire;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
 use trust::certificate::Certificate;
@@ -18,7 +19,7 @@ use trust::wire::{IstioCertificateRequest, Metadata};
 
 use super::ca::create_certificate;
 use super::output::OutputFolder;
-use super::{CertificateStore, TlsMaterial};
+use super::{CertificateStore, CurrentMaterial, TlsMaterial};
 use crate::metrics::Metrics;
 use crate::relay::Upstream;
 
@@ -72,21 +73,24 @@ impl CaSettings {
     /// Obtains certificates and publishes them. Never returns.
     pub async fn run(self, store: CertificateStore, metrics: Arc<Metrics>) {
         let output = self.output.as_ref().map(|folder| OutputFolder::new(folder.clone(), self.output_is_shared));
+        tokio::select! {
+            () = write_changes(output, store.subscribe()) => {}
+            () = self.renew(&store, &metrics) => {}
+        }
+    }
+
+    /// Obtains certificates whenever they are due. Never returns.
+    async fn renew(&self, store: &CertificateStore, metrics: &Metrics) {
         let mut pause = FIRST_PAUSE;
         loop {
             metrics.csr_requests.add();
             let begun = std::time::Instant::now();
-            let result = self.obtain(&store).await;
+            let result = self.obtain(store).await;
             metrics.csr_duration.observe(begun.elapsed());
             let wait = match result {
                 Ok((material, not_after)) => {
                     pause = FIRST_PAUSE;
                     metrics.certificate_expiry.set(not_after as f64);
-                    if let Some(output) = &output
-                        && let Err(error) = output.write(&material)
-                    {
-                        warn!("{error:#}; other programs do not get the new certificate");
-                    }
                     store.publish(material);
                     let random = fastrand::f64();
                     lifetime::renewal_delay(now(), not_after, self.grace_ratio, self.grace_jitter, random)
@@ -140,6 +144,19 @@ impl CaSettings {
             ..TlsMaterial::default()
         };
         Ok((material, leaf.not_after))
+    }
+}
+
+/// Writes certificates and roots to a folder whenever they change. Never returns.
+async fn write_changes(output: Option<OutputFolder>, mut certificates: watch::Receiver<CurrentMaterial>) {
+    let Some(output) = output else { return std::future::pending().await };
+    while certificates.changed().await.is_ok() {
+        let current = certificates.borrow_and_update().clone();
+        if let Some(material) = current
+            && let Err(error) = output.write(&material)
+        {
+            warn!("{error:#}; other programs do not get the new certificate");
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use trust::bundle::RootBundle;
 
 /// A workload's certificate, key and trusted roots, as PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -41,13 +42,33 @@ pub type CurrentMaterial = Option<Arc<TlsMaterial>>;
 #[derive(Clone, Debug)]
 pub struct CertificateStore {
     current: watch::Sender<CurrentMaterial>,
-    /// Added to all certificates.
-    revoked: Arc<Mutex<Bytes>>,
+    additions: Arc<Mutex<Additions>>,
+}
+
+/// What is added to all certificates.
+#[derive(Debug, Default)]
+struct Additions {
+    revoked: Bytes,
+    /// Further roots, of the mesh's trust bundle.
+    bundle: RootBundle,
+    /// The roots that came with the certificates.
+    own_root: Bytes,
+}
+
+impl Additions {
+    /// All roots, without duplicates.
+    fn root(&self) -> Bytes {
+        if self.bundle.roots().is_empty() {
+            return self.own_root.clone();
+        }
+        let own = std::str::from_utf8(&self.own_root).ok().and_then(|text| RootBundle::from_pem(text).ok());
+        own.map_or_else(|| self.own_root.clone(), |own| own.with(&self.bundle).to_pem().into())
+    }
 }
 
 impl CertificateStore {
     pub fn new() -> CertificateStore {
-        CertificateStore { current: watch::Sender::new(None), revoked: Arc::default() }
+        CertificateStore { current: watch::Sender::new(None), additions: Arc::default() }
     }
 
     /// The current certificates.
@@ -62,8 +83,9 @@ impl CertificateStore {
 
     /// Replaces the current certificates. Returns false, and notifies no receiver, if they are equal.
     pub fn publish(&self, material: TlsMaterial) -> bool {
-        let revoked = self.revoked.lock();
-        let material = TlsMaterial { revoked: revoked.clone(), ..material };
+        let mut additions = self.additions.lock();
+        additions.own_root = material.root.clone();
+        let material = TlsMaterial { revoked: additions.revoked.clone(), root: additions.root(), ..material };
         self.current.send_if_modified(|current| {
             let is_new = current.as_deref() != Some(&material);
             if is_new {
@@ -77,11 +99,25 @@ impl CertificateStore {
 impl CertificateStore {
     /// Replaces the revocation lists.
     pub fn publish_revoked(&self, lists: Bytes) {
-        let mut revoked = self.revoked.lock();
-        revoked.clone_from(&lists);
+        let mut additions = self.additions.lock();
+        additions.revoked.clone_from(&lists);
         self.current.send_if_modified(|current| match current {
             Some(material) if material.revoked != lists => {
                 *material = Arc::new(TlsMaterial { revoked: lists, ..TlsMaterial::clone(material) });
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// Replaces the further roots, which are trusted in addition to those of the certificates.
+    pub fn publish_bundle(&self, bundle: RootBundle) {
+        let mut additions = self.additions.lock();
+        additions.bundle = bundle;
+        let root = additions.root();
+        self.current.send_if_modified(|current| match current {
+            Some(material) if material.root != root => {
+                *material = Arc::new(TlsMaterial { root, ..TlsMaterial::clone(material) });
                 true
             }
             _ => false,
@@ -97,7 +133,7 @@ impl Default for CertificateStore {
 
 #[cfg(test)]
 mod tests {
-    use super::{CertificateStore, TlsMaterial};
+    use super::{CertificateStore, RootBundle, TlsMaterial};
 
     fn material(key: &'static str) -> TlsMaterial {
         TlsMaterial { chain: "chain".into(), key: key.into(), root: "root".into(), ..TlsMaterial::default() }
@@ -129,6 +165,31 @@ mod tests {
         assert!(reader.has_changed().unwrap());
         store.publish(material("b"));
         assert_eq!(store.current().unwrap().revoked, "two");
+    }
+
+    #[test]
+    fn roots_of_a_bundle_are_added_to_those_of_the_certificates() {
+        let root = |name: &str| {
+            let mut params = rcgen::CertificateParams::default();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().replace("\r\n", "\n")
+        };
+        let (own, far) = (root("own"), root("far"));
+        let bundle = |text: &str| RootBundle::from_pem(text).unwrap();
+        let with = |root: &str| TlsMaterial { root: root.to_owned().into(), ..material("a") };
+        let store = CertificateStore::new();
+        store.publish_bundle(bundle(&far));
+        store.publish(with(&own));
+        let both = own.clone() + &far;
+        assert_eq!(store.current().unwrap().root, both);
+        // A renewed certificate and a bundle that repeats the own root change nothing.
+        let reader = store.subscribe();
+        assert!(!store.publish(with(&own)));
+        store.publish_bundle(bundle(&(own.clone() + &far)));
+        assert!(!reader.has_changed().unwrap());
+        store.publish_bundle(RootBundle::default());
+        assert_eq!(store.current().unwrap().root, own);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct Plan {
     pub certificates: Option<CertificateFiles>,
     /// The certificate authority, if there are no files.
     pub ca: Option<CaSettings>,
+    /// Subscribe to the trust bundle of the mesh (PROXY_CONFIG_XDS_AGENT).
+    pub trust_bundle: bool,
     /// There is no source of certificates: the control plane is asked for plain text.
     pub no_certificates: bool,
     pub polling: FilePolling,
@@ -144,6 +146,7 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     }
     Ok(Plan {
         ca,
+        trust_bundle: environment.flag("PROXY_CONFIG_XDS_AGENT", false)?,
         no_certificates,
         launch: launch(args, environment, &identity, &bootstrap_source, &bootstrap_input)?,
         drain: drain(environment, &identity, &bootstrap_input)?,

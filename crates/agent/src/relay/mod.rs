@@ -11,6 +11,7 @@ mod name_table;
 mod requests;
 mod responses;
 mod server_names;
+mod trust_bundle;
 mod upstream;
 mod upstream_stream;
 
@@ -21,6 +22,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use api::TypeUrl;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
@@ -40,7 +42,8 @@ use self::frames::FrameSplitter;
 pub use self::name_table::NameTableSender;
 use self::name_table::XdsProtocol;
 use self::requests::{OwnRequests, UpstreamBody};
-use self::responses::{DownstreamBody, NameTableTap, UpstreamConnection, causes};
+use self::responses::{AgentTap, DownstreamBody, UpstreamConnection, causes};
+pub use self::trust_bundle::TrustBundleSender;
 pub use self::upstream::{Pings, Upstream, UpstreamTls};
 use self::upstream_stream::{ReconnectState, UpstreamStream};
 use crate::file_secrets::FileSecretNames;
@@ -66,6 +69,8 @@ pub struct RelayOptions {
     pub file_secrets: FileSecretNames,
     /// The workload's health, which is reported to the control plane.
     pub health: Option<watch::Receiver<Option<WorkloadHealth>>>,
+    /// Receives the trust bundle; `None` if it is not requested.
+    pub bundle: Option<TrustBundleSender>,
     pub upstream: Upstream,
     /// How long Envoy's stream waits for a connection to the control plane before it fails. Envoy counts a waiting
     /// stream as connected, so the wait is limited.
@@ -79,6 +84,7 @@ impl RelayOptions {
             peers: AllowedPeers::default(),
             file_secrets: FileSecretNames::default(),
             health: None,
+            bundle: None,
             upstream,
             max_connect_wait: Duration::from_secs(10),
         }
@@ -180,7 +186,11 @@ impl RelayState {
     ) -> Result<Response<Body>, Status> {
         let (head, body) = request.into_parts();
         let done = Arc::<AtomicBool>::default();
-        let own = OwnRequests { names: self.names.is_some(), health: self.options.health.clone() };
+        let names = self.names.as_ref().map(|_| TypeUrl::NAME_TABLE);
+        let bundle = self.options.bundle.as_ref().map(|_| TypeUrl::PROXY_CONFIG);
+        let kinds = names.into_iter().chain(bundle).collect::<Vec<_>>();
+        let is_tapped = !kinds.is_empty();
+        let own = OwnRequests { kinds, health: self.options.health.clone() };
         let (requests, insert) = UpstreamBody::new(body, protocol, own, Arc::clone(&done), Arc::clone(&self.metrics));
         let request = self.request(&head, requests).map_err(|error| Status::internal(format!("{error:#}")))?;
         let address = &self.options.upstream.address;
@@ -190,9 +200,10 @@ impl RelayState {
         })?;
         let (head, body) = response.into_parts();
         let stream = UpstreamStream::begin(&self.history, done, &self.metrics, address);
-        let tap = self.names.as_ref().map(|names| NameTableTap {
+        let tap = is_tapped.then(|| AgentTap {
             protocol,
-            names: Arc::clone(names),
+            names: self.names.clone(),
+            bundle: self.options.bundle.clone(),
             insert,
             splitter: FrameSplitter::default(),
         });

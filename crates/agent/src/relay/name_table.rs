@@ -1,6 +1,7 @@
 //! The agent's name table subscription inside Envoy's xDS stream. The agent subscribes after Envoy's first LDS request,
 //! consumes the responses and acknowledges them. Envoy sees neither.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use api::TypeUrl;
@@ -38,13 +39,14 @@ impl XdsProtocol {
         text_field(response, 4)
     }
 
-    /// The request that subscribes to the name table.
-    pub(super) fn subscription(self) -> Bytes {
-        self.request(String::new(), String::new(), None)
+    /// The request that subscribes to all resources of a type.
+    pub(super) fn subscription(self, kind: &TypeUrl) -> Bytes {
+        self.request(kind, String::new(), String::new(), None)
     }
 
-    fn request(self, version: String, nonce: String, rejection: Option<Rejection>) -> Bytes {
-        let kind = TypeUrl::NAME_TABLE.to_string();
+    /// A request of the agent, which acknowledges a response unless there is a rejection.
+    pub(super) fn request(self, kind: &TypeUrl, version: String, nonce: String, rejection: Option<Rejection>) -> Bytes {
+        let kind = kind.to_string();
         match self {
             XdsProtocol::Sotw => framed(&DiscoveryRequest {
                 version_info: version,
@@ -79,27 +81,28 @@ impl XdsProtocol {
             Ok(opened) => opened,
             Err(error) => {
                 warn!(%error, "could not decode a name table response; keeping the last table");
-                return self.request(String::new(), String::new(), Some(rejection(&error)));
+                return self.request(&KIND, String::new(), String::new(), Some(rejection("the name table", &error)));
             }
         };
         let Some(resource) = resource else {
             // An empty response carries no table: the last one stays.
-            return self.request(version, nonce, None);
+            return self.request(&KIND, version, nonce, None);
         };
         match NameTable::decode(&*resource) {
             Ok(table) => {
                 debug!(names = table.table.len(), "received a name table");
                 names.send_replace(Some(Arc::new(table)));
-                self.request(version, nonce, None)
+                self.request(&KIND, version, nonce, None)
             }
             Err(error) => {
                 warn!(%error, "could not decode the name table; keeping the last one");
-                self.request(version, nonce, Some(rejection(&error)))
+                self.request(&KIND, version, nonce, Some(rejection("the name table", &error)))
             }
         }
     }
 
-    fn open(self, response: Bytes) -> Result<(String, String, Option<Vec<u8>>), prost::DecodeError> {
+    /// Version, nonce and the first resource of a response.
+    pub(super) fn open(self, response: Bytes) -> Result<(String, String, Option<Vec<u8>>), prost::DecodeError> {
         match self {
             XdsProtocol::Sotw => {
                 let response = DiscoveryResponse::decode(response)?;
@@ -115,9 +118,11 @@ impl XdsProtocol {
     }
 }
 
+const KIND: TypeUrl = TypeUrl::NAME_TABLE;
 /// gRPC status code INTERNAL.
 const INTERNAL: i32 = 13;
 
-fn rejection(error: &prost::DecodeError) -> Rejection {
-    Rejection { code: INTERNAL, message: format!("could not decode the name table: {error}"), ..Default::default() }
+/// The answer to a response that cannot be decoded.
+pub(super) fn rejection(what: &str, error: &impl Display) -> Rejection {
+    Rejection { code: INTERNAL, message: format!("could not decode {what}: {error}"), ..Default::default() }
 }

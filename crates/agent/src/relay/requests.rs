@@ -22,8 +22,8 @@ pub(super) type RequestInserter = mpsc::UnboundedSender<Bytes>;
 /// What the agent itself requests on Envoy's streams.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnRequests {
-    /// Subscribe to the name table.
-    pub(super) names: bool,
+    /// Types to subscribe to.
+    pub(super) kinds: Vec<TypeUrl>,
     /// Report the workload's health.
     pub(super) health: Option<watch::Receiver<Option<WorkloadHealth>>>,
 }
@@ -57,7 +57,7 @@ impl UpstreamBody {
         metrics: Arc<Metrics>,
     ) -> (UpstreamBody, RequestInserter) {
         let (insert, inserted) = mpsc::unbounded_channel();
-        let trigger = (own.names || own.health.is_some()).then(|| OwnRequestsTrigger {
+        let trigger = (!own.kinds.is_empty() || own.health.is_some()).then(|| OwnRequestsTrigger {
             own,
             splitter: FrameSplitter::default(),
             protocol,
@@ -86,9 +86,9 @@ impl OwnRequestsTrigger {
         };
         let found = messages.iter().any(listeners);
         if found {
-            if self.own.names {
+            for kind in &self.own.kinds {
                 // Cannot fail: the receiver is this stream.
-                let _ = self.insert.send(self.protocol.subscription());
+                let _ = self.insert.send(self.protocol.subscription(kind));
             }
             if let Some(health) = self.own.health.take() {
                 tokio::spawn(report(health, self.protocol, self.insert.clone()));

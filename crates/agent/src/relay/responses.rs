@@ -18,6 +18,7 @@ use tracing::info;
 use super::frames::{BoundaryTracker, FrameSplitter};
 use super::name_table::{NameTableSender, XdsProtocol};
 use super::requests::RequestInserter;
+use super::trust_bundle::{self, TrustBundleSender};
 use super::upstream_stream::UpstreamStream;
 use crate::file_secrets::FileSecretNames;
 use crate::file_secrets::scan::NameScanner;
@@ -29,7 +30,7 @@ pub(super) struct DownstreamBody {
     connection: UpstreamConnection,
     upstream: UpstreamStream,
     boundaries: BoundaryTracker,
-    tap: Option<NameTableTap>,
+    tap: Option<AgentTap>,
     /// Finds file secret names before Envoy can request them.
     scanner: NameScanner,
     file_secrets: FileSecretNames,
@@ -46,10 +47,13 @@ impl Drop for UpstreamConnection {
     }
 }
 
-/// Removes name table responses from the stream and consumes them.
-pub(super) struct NameTableTap {
+/// Removes responses for the agent from the stream and consumes them.
+pub(super) struct AgentTap {
     pub(super) protocol: XdsProtocol,
-    pub(super) names: Arc<NameTableSender>,
+    /// Receives the name table.
+    pub(super) names: Option<Arc<NameTableSender>>,
+    /// Receives the trust bundle.
+    pub(super) bundle: Option<TrustBundleSender>,
     pub(super) insert: RequestInserter,
     pub(super) splitter: FrameSplitter,
 }
@@ -59,7 +63,7 @@ impl DownstreamBody {
         control_plane: Incoming,
         connection: UpstreamConnection,
         upstream: UpstreamStream,
-        tap: Option<NameTableTap>,
+        tap: Option<AgentTap>,
         file_secrets: FileSecretNames,
     ) -> DownstreamBody {
         DownstreamBody {
@@ -95,28 +99,32 @@ impl DownstreamBody {
     }
 }
 
-impl NameTableTap {
+impl AgentTap {
     /// Returns the messages for Envoy.
     fn pass_on(&mut self, bytes: &[u8]) -> Result<Vec<Bytes>, Status> {
         let messages =
             self.splitter.feed(bytes).map_err(|_| Status::internal("the control plane sent malformed gRPC frames"))?;
         let mut passed = Vec::new();
         for message in messages {
-            match message.body().filter(|body| self.is_name_table(body)) {
-                Some(body) => {
-                    let answer = self.protocol.consume(body, &self.names);
-                    // Fails only if the stream has ended.
-                    let _ = self.insert.send(answer);
-                }
+            match message.body().and_then(|body| self.consume(body)) {
+                // Fails only if the stream has ended.
+                Some(answer) => drop(self.insert.send(answer)),
                 None => passed.push(message.bytes()),
             }
         }
         Ok(passed)
     }
 
-    fn is_name_table(&self, body: &Bytes) -> bool {
-        let kind = self.protocol.response_kind(body.clone());
-        kind.as_deref() == Some(TypeUrl::NAME_TABLE.as_str())
+    /// The answer to a response for the agent; `None` for Envoy's.
+    fn consume(&self, body: Bytes) -> Option<Bytes> {
+        let kind = self.protocol.response_kind(body.clone())?;
+        match (&self.names, &self.bundle) {
+            (Some(names), _) if kind == TypeUrl::NAME_TABLE.as_str() => Some(self.protocol.consume(body, names)),
+            (_, Some(bundle)) if kind == TypeUrl::PROXY_CONFIG.as_str() => {
+                Some(trust_bundle::consume(self.protocol, body, bundle))
+            }
+            _ => None,
+        }
     }
 }
 

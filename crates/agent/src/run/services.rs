@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
+use trust::bundle::RootBundle;
 
 use crate::bootstrap::Xds;
 use crate::certificates::CertificateStore;
@@ -77,12 +78,26 @@ pub(super) async fn open(
             peers,
             file_secrets,
             health,
+            bundle: plan.trust_bundle.then(|| follow_bundle(store, services)),
             ..relay::RelayOptions::new(socket.into(), upstream.clone())
         };
         let names = plan.dns.address.map(|_| names);
         services.spawn(Relay::bind(options, names, metrics)?.serve(services.stop.clone()));
     }
     plan.grpc_bootstrap.as_ref().map_or(Ok(()), |path| grpc_bootstrap(plan).write(path))
+}
+
+/// Adds the roots of trust bundles to those of the workload's certificates.
+fn follow_bundle(store: &CertificateStore, services: &mut ServiceTasks) -> relay::TrustBundleSender {
+    let (sender, mut bundles) = watch::channel(RootBundle::default());
+    let store = store.clone();
+    services.spawn(async move {
+        while bundles.changed().await.is_ok() {
+            let bundle = bundles.borrow_and_update().clone();
+            store.publish_bundle(bundle);
+        }
+    });
+    sender
 }
 
 /// Starts the workload's probe, if it has one.

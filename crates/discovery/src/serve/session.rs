@@ -33,9 +33,9 @@ use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
 use crate::serve::turns::Turns;
 use crate::serve::views::{Placement, Views, is_served};
 use crate::tls::TlsConnection;
-use crate::trust::Trust;
 use crate::trust::authenticate::Credentials;
 use crate::trust::recheck::{CheckedCaller, StreamAuthentication};
+use crate::trust::{BundleReceiver, Trust};
 use crate::webhook::WebhookMetrics;
 
 /// Bytes of a rejection's message in the log; debug pages show more.
@@ -58,6 +58,8 @@ pub struct ControlPlane {
     refusals: Refusals,
     /// The certificate authority, if there is one.
     pub(crate) trust: Option<Arc<Trust>>,
+    /// The trust bundle, if agents get one.
+    pub(crate) bundle: Option<BundleReceiver>,
     /// Metrics of the webhooks, if they are served.
     pub(crate) webhook_metrics: Option<WebhookMetrics>,
     /// Registers workloads, if there is a place for their entries.
@@ -92,6 +94,7 @@ impl ControlPlane {
             debug: Arc::default(),
             refusals: Refusals::default(),
             trust: None,
+            bundle: None,
             webhook_metrics: None,
             registrar: None,
             authentication: None,
@@ -256,6 +259,7 @@ impl Control for ControlPlane {
             executor,
             checked,
             registered,
+            bundle: self.bundle.clone().map(seen),
         })
     }
 
@@ -263,6 +267,12 @@ impl Control for ControlPlane {
         self.metrics().refused_stream(status.code());
         self.refusals.report(address, status);
     }
+}
+
+/// A receiver that reports only later bundles: the current one is read when it is requested.
+fn seen(mut bundle: BundleReceiver) -> BundleReceiver {
+    bundle.mark_unchanged();
+    bundle
 }
 
 /// A connection before its client is served; disconnected if the client leaves before.
@@ -318,6 +328,8 @@ pub struct Session {
     checked: Option<CheckedCaller>,
     /// Its WorkloadEntry, if it has registered.
     registered: Option<RegisteredStream>,
+    /// The trust bundle, if agents get one.
+    bundle: Option<BundleReceiver>,
 }
 
 impl Session {
@@ -342,7 +354,18 @@ impl Session {
 impl Client for Session {
     async fn changed(&mut self) {
         self.timer.idle();
-        if self.snapshots.changed().await.is_err() {
+        let Session { snapshots, bundle, .. } = self;
+        let bundle = async {
+            match bundle {
+                Some(bundle) => bundle.changed().await.is_ok(),
+                None => false,
+            }
+        };
+        let is_changed = tokio::select! {
+            changed = snapshots.changed() => changed.is_ok(),
+            true = bundle => true,
+        };
+        if !is_changed {
             // The writer has ended because the server is stopping; there are no further snapshots.
             std::future::pending::<()>().await;
         }
@@ -386,6 +409,9 @@ impl Client for Session {
         }
         if *kind == TypeUrl::SECRET && !self.may_have_secrets {
             return None;
+        }
+        if *kind == TypeUrl::PROXY_CONFIG {
+            return self.bundle.as_mut().and_then(|bundle| bundle.borrow_and_update().clone());
         }
         self.timer.requested();
         if self.is_proxyless

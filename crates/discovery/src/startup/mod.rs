@@ -11,9 +11,11 @@ use std::time::Duration;
 use ::sources::kubernetes::definitions::DefinedKinds;
 use ::sources::source::SourceTask;
 use anyhow::{Context, Result};
+use api::istio::mesh::v1alpha1::mesh_config::CertificateData;
 use cli::levels::LogLevels;
 use cli::version;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,7 +32,7 @@ use crate::kubernetes::{self, StatusWriterTask};
 use crate::registration::{self, RegistrationStart};
 use crate::serve::housekeeping;
 use crate::serve::session::ControlPlane;
-use crate::serve::snapshot_writer::SnapshotWriter;
+use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
 use crate::trust::{self, RunningTrust, TrustStart};
 use crate::webhook::{self, WebhookStart, Webhooks};
 use inputs::StartupInputs;
@@ -117,6 +119,7 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let trust = start_trust(args, &instance, environment, &inputs, &writer, &stop.sources)?;
     let mut pilot = ControlPlane::new(writer, sources.set);
     pilot.trust = trust.as_ref().map(|running| running.trust.clone());
+    pilot.bundle = trust.as_ref().and_then(|running| running.bundle.clone());
     pilot.authentication = trust.as_ref().and_then(|running| running.authentication.clone());
     let snapshots = pilot.world().snapshots();
     let registration = RegistrationStart {
@@ -172,9 +175,27 @@ fn start_trust(
         cluster_aliases: args.cluster_aliases.clone(),
         trust_domain: Arc::new(move || snapshots.borrow().snapshot.settings.mesh.trust_domain.clone()),
         changes: writer.changes(),
+        ca_certificates: inputs.settings.knobs.multi_root_mesh.then(|| ca_certificates(writer.snapshots())),
         given: inputs.certificates.clone(),
     };
     trust::start(options, stop).map(Some)
+}
+
+/// Follows `caCertificates` of the mesh config.
+fn ca_certificates(mut snapshots: watch::Receiver<Arc<PublishedSnapshot>>) -> watch::Receiver<Vec<CertificateData>> {
+    let of = |published: &PublishedSnapshot| published.snapshot.settings.mesh.ca_certificates.clone();
+    let (sender, receiver) = watch::channel(of(&snapshots.borrow()));
+    tokio::spawn(async move {
+        while snapshots.changed().await.is_ok() {
+            let now = of(&snapshots.borrow_and_update());
+            sender.send_if_modified(|known| {
+                let is_new = *known != now;
+                *known = now;
+                is_new
+            });
+        }
+    });
+    receiver
 }
 
 /// Whether webhooks are served: they need an API server, which calls them.

@@ -13,6 +13,7 @@ mod root_store;
 pub(crate) mod service;
 mod serving;
 mod start;
+mod trust_bundle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,7 @@ use trust::crl::RevocationLists;
 use trust::rotation::RotationStep;
 
 pub(crate) use start::{RunningTrust, TrustStart, start};
+pub(crate) use trust_bundle::BundleReceiver;
 
 use metrics::TrustMetrics;
 use problems::TrustProblems;

@@ -20,6 +20,7 @@ pub(crate) enum Topic {
     ConfigMaps,
     CrlConfigMaps,
     TokenKeys,
+    TrustBundle,
 }
 
 /// The current problems.

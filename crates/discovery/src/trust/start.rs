@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use api::istio::mesh::v1alpha1::mesh_config::CertificateData;
 use model::change::Batch;
 use model::settings::{Knobs, Settings};
 use sources::kubernetes::access::Access;
 use sources::kubernetes::rate_limit::RateLimit;
 use sources::kubernetes::remote_access::RemoteAccess;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use trust::authority::LeafLifetimes;
@@ -25,6 +26,7 @@ use super::recheck::StreamAuthentication;
 use super::root_store::RootStore;
 use super::service::CertificateService;
 use super::serving::{ServerCertificate, server_names};
+use super::trust_bundle::{BundleReceiver, TrustBundle};
 use super::{Trust, lifetimes};
 use crate::tls::{Certificates, TrustDomain};
 
@@ -45,6 +47,8 @@ pub(crate) struct TrustStart<'a> {
     pub(crate) cluster_aliases: Vec<String>,
     pub(crate) trust_domain: TrustDomain,
     pub(crate) changes: mpsc::Sender<Batch>,
+    /// `caCertificates` of the mesh config; `None` if agents get no trust bundle.
+    pub(crate) ca_certificates: Option<watch::Receiver<Vec<CertificateData>>>,
     /// Certificates given by flags; `None` for a certificate of the CA.
     pub(crate) given: Option<Arc<Certificates>>,
 }
@@ -58,6 +62,8 @@ pub(crate) struct RunningTrust {
     pub(crate) service: Option<CertificateService>,
     /// `None` if clients need not authenticate.
     pub(crate) authentication: Option<StreamAuthentication>,
+    /// The trust bundle, if agents get one.
+    pub(crate) bundle: Option<BundleReceiver>,
 }
 
 /// Starts the CA. Unusable files are an error.
@@ -96,7 +102,13 @@ pub(crate) fn start(options: TrustStart<'_>, stop: &CancellationToken) -> Result
         interval: knobs.identity_recheck.duration(),
         plain_text_too: knobs.xds_auth_plaintext,
     });
-    Ok(RunningTrust { trust, certificates, service, authentication })
+    let configured = options.ca_certificates.filter(|_| has_ca);
+    let bundle = configured.map(|configured| {
+        let (bundle, receiver) = TrustBundle::new(Arc::clone(&trust));
+        tokio::spawn(bundle.run(configured, stop.clone()));
+        receiver
+    });
+    Ok(RunningTrust { trust, certificates, service, authentication, bundle })
 }
 
 /// Starts the CA; false if there is no place for its root.

@@ -115,6 +115,18 @@ pub(crate) struct Sidecar {
 
 impl Sidecar {
     pub(crate) async fn start(mesh: &Mesh, ca: SocketAddr, index: usize, root: &str, renewal: Renewal) -> Sidecar {
+        Sidecar::start_with(mesh, ca, index, root, renewal, &[]).await
+    }
+
+    /// The same with further environment variables.
+    pub(crate) async fn start_with(
+        mesh: &Mesh,
+        ca: SocketAddr,
+        index: usize,
+        root: &str,
+        renewal: Renewal,
+        further: &[(&str, &str)],
+    ) -> Sidecar {
         let account = if index == 0 { "front" } else { "cart" };
         let name = format!("{account}-{index}");
         let folder = mesh.path(&name);
@@ -151,7 +163,8 @@ impl Sidecar {
             ("ENVOY_PROMETHEUS_PORT", "0"),
             ("PROXY_CONFIG", "proxyStatsMatcher: {inclusionRegexps: [\".*\"]}"),
         ];
-        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let env = env.iter().chain(further).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let env: Vec<(String, String)> = env.collect();
         let process = Process::start(&name, Path::new("/bin/sh"), &["-c".to_owned(), line], &env);
         Sidecar { process, folder, admin }
     }

@@ -17,3 +17,4 @@ mod registration;
 mod rotation;
 mod rotation_under_load;
 mod streams;
+mod trust_bundle;
