@@ -6,8 +6,11 @@ mod analyze;
 mod cluster;
 mod convert;
 mod demo;
+mod explain;
 mod kube_inject;
 mod objects;
+mod pages;
+mod ps;
 mod workload;
 
 use std::process::ExitCode;
@@ -30,6 +33,11 @@ enum PilotctlCommand {
     Convert(convert::ConvertOptions),
     /// Run a small shop on this machine: pilot-discovery and five workloads, each with a real Envoy
     Demo(demo::DemoOptions),
+    /// Say where a request of a proxy goes, and why
+    Explain(explain::ExplainOptions),
+    /// List connected proxies and whether they have the newest configuration
+    #[command(alias = "proxy-status")]
+    Ps(ps::PsOptions),
     /// Apply objects of files to the configuration API or a cluster, by server-side apply
     Apply(objects::FileOptions),
     /// Create the objects of files
@@ -57,6 +65,8 @@ async fn main() -> ExitCode {
         PilotctlCommand::Analyze(options) => analyze::run(&options),
         PilotctlCommand::Convert(options) => convert::run(&options).await,
         PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
+        PilotctlCommand::Explain(options) => explain::run(&options).await,
+        PilotctlCommand::Ps(options) => ps::run(&options).await,
         PilotctlCommand::Apply(options) => write(WriteCommand::Apply, &options).await,
         PilotctlCommand::Create(options) => write(WriteCommand::Create, &options).await,
         PilotctlCommand::Replace(options) => write(WriteCommand::Replace, &options).await,

@@ -2,6 +2,7 @@
 //! blocking threads, so they never delay xDS. `guard` decides which requests are allowed, `unread` bounds the memory of
 //! pages that are not read yet.
 
+mod api;
 mod controlz;
 mod debug;
 mod guard;
@@ -174,13 +175,14 @@ pub(crate) fn webhook_router(pages: &Pages, webhooks: Router) -> Router {
         .merge(webhooks)
 }
 
-/// Port 15014: metrics, the version, debug pages.
+/// Port 15014: metrics, the version, debug pages, what pilotctl asks.
 pub(crate) fn monitoring_router(pages: &Pages) -> Router {
     let router = Router::new()
         .route("/metrics", get(metrics::page))
         .route("/version", get(async || version::line()))
         .route("/ready", get(ready::page))
         .merge(guarded(debug::router(), pages))
+        .merge(guarded(api::router(), pages))
         .fallback(nothing_here)
         .layer(middleware::map_response(guard::security_headers))
         .with_state(pages.clone());

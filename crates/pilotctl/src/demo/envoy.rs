@@ -20,7 +20,7 @@ pub(super) struct EnvoyPorts {
 }
 
 /// The Envoy binary: as given, else `$PILOTAGE_ENVOY`, the cache folder, the PATH.
-pub(super) fn find(given: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
         return Ok(path.to_owned());
     }

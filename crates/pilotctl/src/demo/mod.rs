@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+pub(crate) use envoy::find as find_envoy;
 use identity::TokenIssuer;
 use process::DemoProcess;
 

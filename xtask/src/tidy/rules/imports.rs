@@ -13,6 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("translate", &["api", "model", "scope"]),
     ("xds", &["api"]),
     ("sources", &["api", "model", "net", "xds"]),
+    ("explain", &["api"]),
     ("inject", &["api", "model"]),
     ("cli", &["model"]),
     ("trust", &[]),
@@ -22,7 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject", "configapi"],
     ),
     ("agent", &["api", "cli", "model", "net", "trust", "xds"]),
-    ("pilotctl", &["inject", "model", "net", "trust"]),
+    ("pilotctl", &["explain", "inject", "model", "net", "trust"]),
     ("testkit", &["api", "net", "trust", "xds"]),
     ("xtask", &[]),
 ];
