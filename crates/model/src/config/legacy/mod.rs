@@ -139,7 +139,7 @@ pub fn objects(conversion: &LegacyConversion, source: &Meta) -> Parsed {
 
 /// The documents as YAML, for users to replace the legacy one.
 pub fn print(documents: &[Value]) -> String {
-    documents.iter().map(|document| print_one(document)).collect::<Vec<_>>().join("\n---\n")
+    documents.iter().map(print_one).collect::<Vec<_>>().join("\n---\n")
 }
 
 /// One document as YAML, without a final newline.
