@@ -45,6 +45,7 @@ pub(super) fn assemble(image: &Image, built: &Path, target: &Path) -> Result<()>
     }
     fs::write(target.join("etc/passwd"), PASSWD)?;
     fs::write(target.join("etc/group"), GROUP)?;
+    fs::write(target.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
     files.copy(Path::new(CERTIFICATES), CERTIFICATES)?;
     for binary in image.binaries {
         files.program(&built.join(binary), &format!("/usr/local/bin/{binary}"))?;

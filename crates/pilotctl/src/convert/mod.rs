@@ -45,7 +45,7 @@ pub(crate) async fn run(options: &ConvertOptions) -> Result<u8> {
     };
     let conversion = Conversion::of(&texts, options.server.namespace());
     conversion.problems.iter().for_each(|problem| eprintln!("{problem}"));
-    let printed: Vec<String> = texts.iter().flat_map(|(name, text)| conversion.documents(name, text)).collect();
+    let printed = conversion.printed(&texts);
     if !printed.is_empty() {
         println!("{}", printed.join("\n---\n"));
     }
@@ -107,12 +107,14 @@ impl Conversion {
         Conversion { equivalents: snapshot.converted.equivalents(), problems, namespace: namespace.to_owned() }
     }
 
-    /// The documents of a text, with legacy ones replaced. An object that several legacy ones became is printed once, at
-    /// the first of them.
-    fn documents(&self, name: &str, text: &str) -> Vec<String> {
+    /// The documents of all texts, with legacy ones replaced. An object that several legacy ones became is printed once,
+    /// at the first of them.
+    fn printed(&self, texts: &[(String, String)]) -> Vec<String> {
         let mut printed: BTreeSet<String> = BTreeSet::new();
         let mut all = Vec::new();
-        for (_, part) in parts(text) {
+        for (name, part) in
+            texts.iter().flat_map(|(name, text)| parts(text).into_iter().map(move |part| (name, part.1)))
+        {
             let objects = documents(part, name).objects;
             let keys: Vec<Key> = objects.into_iter().map(|o| in_namespace(o, &self.namespace).key()).collect();
             if !keys.iter().any(|key| key.kind.is_legacy()) {

@@ -2,12 +2,15 @@
 
 use super::Conversion;
 
-/// The printed documents of one text.
+/// The printed documents of one file.
 fn converted(text: &str) -> (String, Vec<String>) {
-    let texts = [("old.yaml".to_owned(), text.to_owned())];
-    let conversion = Conversion::of(&texts, "default");
+    of_files(&[("old.yaml".to_owned(), text.to_owned())])
+}
+
+fn of_files(texts: &[(String, String)]) -> (String, Vec<String>) {
+    let conversion = Conversion::of(texts, "default");
     let problems = conversion.problems.iter().map(ToString::to_string).collect();
-    (conversion.documents("old.yaml", text).join("\n---\n"), problems)
+    (conversion.printed(texts).join("\n---\n"), problems)
 }
 
 #[test]
@@ -32,10 +35,12 @@ fn rules_of_one_destination_become_one_object() {
              {{timeout: {precedence}s}}}}}}\n"
         )
     };
-    let (printed, problems) = converted(&format!("{}---\n{}", rule("low", 1), rule("high", 2)));
-    assert_eq!((problems.len(), printed.matches("kind: VirtualService").count()), (0, 1), "{printed}");
-    let (first, second) = (printed.find("timeout: 2s"), printed.find("timeout: 1s"));
-    assert!(first.is_some() && first < second, "{printed}");
+    let files = [("a.yaml".to_owned(), rule("low", 1)), ("b.yaml".to_owned(), rule("high", 2))];
+    for (printed, problems) in [of_files(&files), converted(&format!("{}---\n{}", rule("low", 1), rule("high", 2)))] {
+        assert_eq!((problems.len(), printed.matches("kind: VirtualService").count()), (0, 1), "{printed}");
+        let (first, second) = (printed.find("timeout: 2s"), printed.find("timeout: 1s"));
+        assert!(first.is_some() && first < second, "{printed}");
+    }
 }
 
 #[test]
