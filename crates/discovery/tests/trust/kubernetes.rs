@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -21,6 +21,8 @@ use crate::fixture::{BINARY, assert_refused};
 use crate::streams::open;
 
 const SECRET: &str = "/api/v1/namespaces/istio-system/secrets/istio-ca-secret";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+const OPTIONAL_ROLES: [&str; 6] = ["roots", "tokens", "registration", "webhooks", "status", "classes"];
 const KEEPER: &str = "spiffe://cluster.local/ns/shop/sa/keeper";
 
 /// A replica with the credentials of the manifest's ServiceAccount.
@@ -117,7 +119,7 @@ async fn a_cluster_has_one_root_and_workloads_get_certificates_by_token() {
     }
     config_maps_are_restored(&api, &roots).await;
     attacks_are_refused(&api, one, &roots, &good).await;
-    a_deleted_account_loses_its_stream(&api, one, &roots).await;
+    a_deleted_account_loses_its_stream(&api, &first, one, &roots).await;
     let refused = api.requests_by("istio-system", "istiod").into_iter().filter(|(_, is_refused)| *is_refused);
     assert_eq!(refused.map(|(what, _)| what).collect::<Vec<_>>(), [""; 0], "permissions are missing");
 
@@ -173,9 +175,8 @@ async fn tokens_of_a_remote_cluster_are_reviewed_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_optional_permissions_everything_else_works() {
     let Some((api, account)) = cluster().await else { return };
-    for role in ["roots", "tokens", "registration", "webhooks", "status", "classes"] {
-        let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-        api.delete(&format!("{bindings}/istiod-{role}-istio-system")).await.unwrap();
+    for role in OPTIONAL_ROLES {
+        api.delete(&format!("{BINDINGS}/istiod-{role}-istio-system")).await.unwrap();
     }
     let (mut server, address) = replica(&account, "one").await;
     let (roots, good) = (roots(&api).await, token(&api, "keeper", Some("istio-ca")).await);
@@ -197,6 +198,31 @@ async fn without_optional_permissions_everything_else_works() {
     let plain = TcpStream::connect(server.grpc()).await.unwrap();
     assert_eq!(open(plain, None, "shop").await.end(Duration::from_secs(2)).await, (true, None));
     server.process().check_alive();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_optional_role_can_be_left_out() {
+    let Some((api, account)) = cluster().await else { return };
+    let good = token(&api, "keeper", Some("istio-ca")).await;
+    for role in OPTIONAL_ROLES {
+        let path = format!("{BINDINGS}/istiod-{role}-istio-system");
+        let mut binding = api.get(&path).await.unwrap();
+        api.delete(&path).await.unwrap();
+        let (mut server, address) = replica(&account, role).await;
+        let client = CaClient::new(address, &roots(&api).await, None, Some(&good));
+        // Only the role for token reviews decides on certificates.
+        wait::until_within(Duration::from_secs(60), role, async || match client.certificate(KEEPER, 0).await {
+            Ok(_) if role != "tokens" => Ok(()),
+            Err((code, _)) if role == "tokens" && code == Code::Unauthenticated as i32 => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+        let plain = TcpStream::connect(server.grpc()).await.unwrap();
+        assert_eq!(open(plain, None, "shop").await.end(Duration::from_secs(1)).await, (true, None), "{role}");
+        server.process().check_alive();
+        binding["metadata"] = json!({"name": binding["metadata"]["name"]});
+        api.create(BINDINGS, &binding).await.unwrap();
+    }
 }
 
 async fn config_maps_are_restored(api: &ApiServer, roots: &str) {
@@ -235,7 +261,12 @@ async fn attacks_are_refused(api: &ApiServer, address: SocketAddr, roots: &str, 
     }
 }
 
-async fn a_deleted_account_loses_its_stream(api: &ApiServer, address: SocketAddr, roots: &str) {
+async fn a_deleted_account_loses_its_stream(
+    api: &ApiServer,
+    server: &DiscoveryProcess,
+    address: SocketAddr,
+    roots: &str,
+) {
     create(api, "/api/v1/namespaces/shop/serviceaccounts", "short").await;
     let token = token(api, "short", Some("istio-ca")).await;
     let tls = TlsClient::trusting(roots, None, &["h2"]);
@@ -243,5 +274,9 @@ async fn a_deleted_account_loses_its_stream(api: &ApiServer, address: SocketAddr
     let mut stream = open(stream, Some(&token), "shop").await;
     assert_eq!(stream.end(Duration::from_secs(5)).await.1, None, "it is checked and stays");
     api.delete("/api/v1/namespaces/shop/serviceaccounts/short").await.unwrap();
+    let begun = Instant::now();
     assert_eq!(stream.end(Duration::from_secs(60)).await.1, Some(Code::Unauthenticated));
+    eprintln!("a deleted account lost its stream after {:?}, with a check every 3 s", begun.elapsed());
+    let metrics = client::get(server.monitoring(), "discovery", "/metrics").await.unwrap().body;
+    assert!(metrics.contains("pilotage_closed_streams{reason=\"refused\"} 1"), "it is counted");
 }
