@@ -244,6 +244,12 @@ knobs! {
     /// Folder of a plugged-in CA: `ca-cert.pem`, `ca-key.pem`, `cert-chain.pem` and `root-cert.pem`, or `tls.crt`,
     /// `tls.key` and `ca.crt`. Without these files the CA has a self-signed root.
     ca_folder: Str = "./etc/cacerts".into(), "ROOT_CA_DIR";
+    /// `ISTIOD_RA_KUBERNETES_API`: workload certificates are issued by a signer of the Kubernetes cluster.
+    external_ca: Str = "".into(), "EXTERNAL_CA";
+    /// Signer of the cluster that issues workload certificates.
+    kubernetes_signer: Str = "".into(), "K8S_SIGNER";
+    /// Domain of the signers that requests for certificates may name.
+    signer_domain: Str = "".into(), "CERT_SIGNER_DOMAIN";
     /// Lifetime of a self-signed root.
     root_lifetime: Milliseconds = Milliseconds::days(3650), "CITADEL_SELF_SIGNED_CA_CERT_TTL";
     /// RSA bits of the key of a new self-signed root; 0 for ECDSA on P-256.

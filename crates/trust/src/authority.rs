@@ -24,6 +24,18 @@ pub struct LeafLifetimes {
     pub max: Duration,
 }
 
+impl LeafLifetimes {
+    /// The lifetime for a request, both in seconds; zero and less mean the default.
+    pub fn requested(self, requested: i64) -> Result<i64, IssueError> {
+        let max = self.max.as_secs();
+        match u64::try_from(requested) {
+            Ok(seconds) if seconds > max => Err(IssueError::Lifetime { requested, max }),
+            Ok(1..) => Ok(requested),
+            _ => Ok(seconds(self.default)),
+        }
+    }
+}
+
 impl Default for LeafLifetimes {
     fn default() -> LeafLifetimes {
         LeafLifetimes { default: Duration::from_secs(24 * 3600), max: Duration::from_secs(90 * 24 * 3600) }
@@ -191,11 +203,7 @@ impl SigningAuthority {
         now: i64,
         serial: [u8; 16],
     ) -> Result<IssuedCertificate, IssueError> {
-        let max = lifetimes.max.as_secs();
-        if u64::try_from(requested).is_ok_and(|seconds| seconds > max) {
-            return Err(IssueError::Lifetime { requested, max });
-        }
-        let lifetime = if requested <= 0 { seconds(lifetimes.default) } else { requested };
+        let lifetime = lifetimes.requested(requested)?;
         let (key_info, has_common_name) = (&request.public_key_info, request.has_common_name);
         self.sign(key_info, has_common_name, names, lifetime, now, serial)
     }
@@ -245,6 +253,11 @@ const LAST_SECOND: i64 = 253_402_300_799;
 
 fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Whether a certificate leads to a root, directly or through a chain.
+pub fn leads_to_root(certificate: &Certificate, chain: &[Certificate], roots: &RootBundle) -> bool {
+    path_end(certificate, chain, roots).is_some()
 }
 
 /// The earliest end of a certificate on the path from the signing certificate to a root; `None` if there is no path.

@@ -105,6 +105,11 @@ impl Certificate {
         pem::encode("CERTIFICATE", &self.der)
     }
 
+    /// DER of its public key.
+    pub fn public_key(&self) -> &[u8] {
+        &self.public_key_info
+    }
+
     /// The identity of a workload certificate: its only URI.
     pub fn identity(&self) -> Result<SpiffeId, CertificateError> {
         match &self.uris[..] {

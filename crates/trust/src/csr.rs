@@ -3,7 +3,10 @@
 
 use thiserror::Error;
 use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::AttributeTypeAndValue;
 
 use crate::certificate;
 use crate::der::{self, oid};
@@ -26,6 +29,8 @@ pub enum CsrError {
     Label(String),
     #[error("the CSR cannot be parsed")]
     Malformed,
+    #[error("the CSR must have one name, an identity of the caller, and no other content: {0}")]
+    Content(&'static str),
     #[error("could not accept the CSR: {0}")]
     Signature(#[from] SignatureError),
 }
@@ -61,6 +66,42 @@ impl CertificateRequest {
             has_common_name: info.subject.iter_common_name().next().is_some(),
         })
     }
+}
+
+impl CertificateRequest {
+    /// DER of the public key.
+    pub fn public_key(&self) -> &[u8] {
+        &self.public_key_info
+    }
+}
+
+/// Checks a request for a signer that copies its content: it may have one of these names and nothing else.
+pub fn check_content(text: &str, names: &[String]) -> Result<(), CsrError> {
+    let block = pem::first_block(text)?;
+    let (_, parsed) = X509CertificationRequest::from_der(&block.content).map_err(|_| CsrError::Malformed)?;
+    let info = &parsed.certification_request_info;
+    let is_empty = |part: &AttributeTypeAndValue<'_>| {
+        *part.attr_type() == OID_X509_ORGANIZATION_NAME && part.as_str().is_ok_and(str::is_empty)
+    };
+    if !info.subject.iter_attributes().all(is_empty) {
+        return Err(CsrError::Content("the subject is not empty"));
+    }
+    if info.iter_attributes().count() > 1 {
+        return Err(CsrError::Content("it has several attributes"));
+    }
+    let mut found = 0;
+    for extension in parsed.requested_extensions().into_iter().flatten() {
+        let ParsedExtension::SubjectAlternativeName(extension) = extension else {
+            return Err(CsrError::Content("it has another extension"));
+        };
+        for name in &extension.general_names {
+            match name {
+                GeneralName::URI(uri) if names.iter().any(|name| name == uri) => found += 1,
+                _ => return Err(CsrError::Content("it has another name")),
+            }
+        }
+    }
+    if found == 1 { Ok(()) } else { Err(CsrError::Content("it has no name, or several")) }
 }
 
 /// A request in PEM: an empty organisation and the names, as upstream's agents send it.

@@ -6,7 +6,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    SanType,
+};
 use trust::authority::{AuthorityError, AuthorityTexts, IssueError, LeafLifetimes, SigningAuthority};
 use trust::bundle::RootBundle;
 use trust::certificate::Certificate;
@@ -123,6 +126,34 @@ fn a_common_name_becomes_the_first_identity() {
     let issued = ca.issue(&request, &[(&long).into()], 0, LeafLifetimes::default(), NOW, [7; 16]).unwrap();
     let (_, parsed) = X509Certificate::from_der(issued.certificate.der()).unwrap();
     assert_eq!(parsed.subject().to_string(), "", "longer than X.509 allows");
+}
+
+/// The content of a request that a signer copies.
+#[test]
+fn a_request_for_another_signer_has_one_identity_and_nothing_else() {
+    let own = "spiffe://cluster.local/ns/shop/sa/front";
+    let names = [own.to_owned(), "spiffe://cluster.local/ns/shop/sa/second".to_owned()];
+    let key = KeyPair::generate().unwrap();
+    let check = |change: &dyn Fn(&mut CertificateParams)| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = vec![SanType::URI(own.try_into().unwrap())];
+        change(&mut params);
+        csr::check_content(&foreign_request(&params, &key), &names)
+    };
+    assert_eq!(csr::check_content(&own_request(KeyKind::P256, &[identity()]), &names), Ok(()));
+    assert_eq!(check(&|_| {}), Ok(()));
+    let refused = |change: &dyn Fn(&mut CertificateParams)| {
+        assert!(matches!(check(change), Err(CsrError::Content(_))), "{:?}", check(change));
+    };
+    refused(&|params| params.distinguished_name.push(DnType::CommonName, "admin"));
+    refused(&|params| params.distinguished_name.push(DnType::OrganizationName, "system:masters"));
+    refused(&|params| params.subject_alt_names.clear());
+    refused(&|params| params.subject_alt_names.push(SanType::URI(names[1].as_str().try_into().unwrap())));
+    refused(&|params| params.subject_alt_names = vec![SanType::URI("spiffe://x/ns/a/sa/b".try_into().unwrap())]);
+    refused(&|params| params.subject_alt_names.push(SanType::DnsName("istiod".try_into().unwrap())));
+    refused(&|params| params.subject_alt_names.push(SanType::IpAddress("10.0.0.1".parse().unwrap())));
+    refused(&|params| params.key_usages = vec![KeyUsagePurpose::KeyCertSign]);
 }
 
 /// RSA with 1024 bits and secp256k1 were made with `openssl req -new -newkey … -nodes`.

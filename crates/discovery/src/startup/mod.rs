@@ -164,7 +164,7 @@ fn start_trust(
     if !is_used {
         return Ok(None);
     }
-    let snapshots = writer.snapshots();
+    let (snapshots, newest) = (writer.snapshots(), writer.snapshots());
     let options = TrustStart {
         settings: &inputs.settings,
         ca_folder: args.ca_folder.clone(),
@@ -176,6 +176,7 @@ fn start_trust(
         trust_domain: Arc::new(move || snapshots.borrow().snapshot.settings.mesh.trust_domain.clone()),
         changes: writer.changes(),
         ca_certificates: inputs.settings.knobs.multi_root_mesh.then(|| ca_certificates(writer.snapshots())),
+        signer_roots: Arc::new(move || newest.borrow().snapshot.settings.mesh.ca_certificates.clone()),
         given: inputs.certificates.clone(),
     };
     trust::start(options, stop).map(Some)

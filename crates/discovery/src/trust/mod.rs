@@ -5,6 +5,7 @@ pub(crate) mod authenticate;
 mod authority;
 mod ca_folder;
 mod config_maps;
+mod kubernetes_signer;
 mod lifetimes;
 pub(crate) mod metrics;
 mod problems;

@@ -26,6 +26,7 @@ use trust::key::random_serial;
 use trust::wire::{CREATE_CERTIFICATE, IstioCertificateRequest, IstioCertificateResponse, SERVICE};
 
 use super::authenticate::{Authenticator, Caller, Credentials};
+use super::kubernetes_signer::{KubernetesSigner, SignerRequest};
 use super::{Trust, unix_now};
 
 /// Maximum size of a request: a CSR and some metadata.
@@ -48,13 +49,20 @@ struct ServiceInner {
     trust: Arc<Trust>,
     authenticator: Arc<Authenticator>,
     lifetimes: LeafLifetimes,
+    /// Issues certificates instead of the own CA.
+    signer: Option<KubernetesSigner>,
     rates: Mutex<HashMap<String, (f64, Instant)>>,
 }
 
 impl CertificateService {
-    pub(crate) fn new(trust: Arc<Trust>, authenticator: Arc<Authenticator>, lifetimes: LeafLifetimes) -> Self {
+    pub(super) fn new(
+        trust: Arc<Trust>,
+        authenticator: Arc<Authenticator>,
+        lifetimes: LeafLifetimes,
+        signer: Option<KubernetesSigner>,
+    ) -> Self {
         let rates = Mutex::default();
-        CertificateService { inner: Arc::new(ServiceInner { trust, authenticator, lifetimes, rates }) }
+        CertificateService { inner: Arc::new(ServiceInner { trust, authenticator, lifetimes, signer, rates }) }
     }
 }
 
@@ -96,15 +104,20 @@ impl ServiceInner {
         let message = tokio::time::timeout(READ_TIMEOUT, read(body))
             .await
             .map_err(|_| Status::deadline_exceeded("the request did not arrive in time"))??;
-        self.sign(&caller, &message)
+        let request = self.checked(&caller, &message)?;
+        match &self.signer {
+            Some(signer) => self.pass_on(signer, &caller, &message, &request).await,
+            None => self.sign(&caller, &message, &request),
+        }
     }
 
-    fn sign(&self, caller: &Caller, message: &IstioCertificateRequest) -> Result<IstioCertificateResponse, Status> {
+    /// The CSR, if it is one and the caller may send it.
+    fn checked(&self, caller: &Caller, message: &IstioCertificateRequest) -> Result<CertificateRequest, Status> {
         let metrics = &self.trust.metrics;
         if message.metadata.as_ref().is_some_and(|metadata| metadata.get("ImpersonatedIdentity").is_some()) {
             return Err(Status::unauthenticated("request impersonation authentication failure"));
         }
-        if message.metadata.as_ref().is_some_and(|metadata| metadata.get("CertSigner").is_some()) {
+        if self.signer.is_none() && named_signer(message).is_some() {
             metrics.not_signed("CERT_GEN_ERROR");
             return Err(Status::internal("CSR signing error (no Kubernetes signer is configured)"));
         }
@@ -113,13 +126,59 @@ impl ServiceInner {
             return Err(Status::unauthenticated("request authenticate failure"));
         };
         self.check_rate(&first.to_string())?;
-        let request = CertificateRequest::from_pem(&message.csr).map_err(|error| {
+        CertificateRequest::from_pem(&message.csr).map_err(|error| {
             if !matches!(error, CsrError::Signature(_)) {
                 metrics.malformed.add(1);
             }
-            metrics.not_signed("CSR_ERROR");
+            self.bad_request(&error)
+        })
+    }
+
+    fn bad_request(&self, error: &CsrError) -> Status {
+        self.trust.metrics.not_signed("CSR_ERROR");
+        Status::invalid_argument(format!("CSR signing error ({error})"))
+    }
+
+    /// Has a signer of the cluster issue the certificate. It copies the content of the CSR, which is checked.
+    async fn pass_on(
+        &self,
+        signer: &KubernetesSigner,
+        caller: &Caller,
+        message: &IstioCertificateRequest,
+        request: &CertificateRequest,
+    ) -> Result<IstioCertificateResponse, Status> {
+        let metrics = &self.trust.metrics;
+        let identities: Vec<String> = caller.identities.iter().map(ToString::to_string).collect();
+        csr::check_content(&message.csr, &identities).map_err(|error| self.bad_request(&error))?;
+        let seconds = self.lifetimes.requested(message.validity_duration).map_err(|error| {
+            metrics.not_signed("TTL_ERROR");
             Status::invalid_argument(format!("CSR signing error ({error})"))
         })?;
+        let request = SignerRequest {
+            csr: &message.csr,
+            public_key: request.public_key(),
+            identities: &identities,
+            signer: named_signer(message),
+            seconds,
+        };
+        let cert_chain = signer.sign(request).await.map_err(|error| {
+            metrics.not_signed("CERT_GEN_ERROR");
+            warn!(identity = identities.first(), %error, "could not obtain a certificate of the cluster's signer");
+            Status::internal(format!("CSR signing error ({error})"))
+        })?;
+        metrics.issued.add(1);
+        info!(identity = identities.first(), "passed on a certificate of the cluster's signer");
+        Ok(IstioCertificateResponse { cert_chain })
+    }
+
+    fn sign(
+        &self,
+        caller: &Caller,
+        message: &IstioCertificateRequest,
+        request: &CertificateRequest,
+    ) -> Result<IstioCertificateResponse, Status> {
+        let metrics = &self.trust.metrics;
+        let first = caller.identities.first().map(ToString::to_string).unwrap_or_default();
         let Some(state) = self.trust.now() else {
             metrics.not_signed("CA_NOT_READY");
             return Err(Status::internal("CSR signing error (the certificate authority is not ready)"));
@@ -127,7 +186,7 @@ impl ServiceInner {
         let names: Vec<SubjectName> = caller.identities.iter().map(SubjectName::from).collect();
         let serial = random_serial().map_err(|error| Status::internal(error.to_string()))?;
         let (requested, lifetimes) = (message.validity_duration, self.lifetimes);
-        let issued = state.authority.issue(&request, &names, requested, lifetimes, unix_now(), serial);
+        let issued = state.authority.issue(request, &names, requested, lifetimes, unix_now(), serial);
         let issued = issued.map_err(|error| {
             let (label, status): (_, fn(String) -> Status) = match error {
                 IssueError::Lifetime { .. } => ("TTL_ERROR", Status::invalid_argument),
@@ -160,6 +219,11 @@ impl ServiceInner {
         }
         Ok(())
     }
+}
+
+/// `CertSigner` of a request.
+fn named_signer(message: &IstioCertificateRequest) -> Option<&str> {
+    message.metadata.as_ref().and_then(|metadata| metadata.get("CertSigner"))
 }
 
 /// Reads the one message of a request.

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use api::istio::mesh::v1alpha1::mesh_config::CertificateData;
 use model::change::Batch;
 use model::settings::{Knobs, Settings};
 use sources::kubernetes::access::Access;
 use sources::kubernetes::rate_limit::RateLimit;
 use sources::kubernetes::remote_access::RemoteAccess;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OnceCell, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use trust::authority::LeafLifetimes;
@@ -21,6 +21,7 @@ use trust::rotation::RotationPolicy;
 use super::authenticate::{Authenticator, JwtRule, OwnCluster, TokenKeys, TokenReviewer};
 use super::authority::{PluggedIn, SelfSigned};
 use super::config_maps::{MapContent, NamespaceConfigMaps};
+use super::kubernetes_signer::{CaCertificatesReader, EXTERNAL_CA, KubernetesSigner};
 use super::problems::TrustProblems;
 use super::recheck::StreamAuthentication;
 use super::root_store::RootStore;
@@ -49,6 +50,8 @@ pub(crate) struct TrustStart<'a> {
     pub(crate) changes: mpsc::Sender<Batch>,
     /// `caCertificates` of the mesh config; `None` if agents get no trust bundle.
     pub(crate) ca_certificates: Option<watch::Receiver<Vec<CertificateData>>>,
+    /// Reads `caCertificates` of the mesh config.
+    pub(crate) signer_roots: CaCertificatesReader,
     /// Certificates given by flags; `None` for a certificate of the CA.
     pub(crate) given: Option<Arc<Certificates>>,
 }
@@ -94,8 +97,10 @@ pub(crate) fn start(options: TrustStart<'_>, stop: &CancellationToken) -> Result
         || authenticator.rule.is_some()
         || authenticator.kubernetes.is_some() && options.given.is_some()
         || options.given.as_ref().is_some_and(|given| given.verifies_clients());
-    let service =
-        has_ca.then(|| CertificateService::new(Arc::clone(&trust), Arc::clone(&authenticator), leaf_lifetimes(knobs)));
+    let signer = signer(&options)?;
+    let service = has_ca.then(|| {
+        CertificateService::new(Arc::clone(&trust), Arc::clone(&authenticator), leaf_lifetimes(knobs), signer)
+    });
     let authentication = (knobs.xds_auth && can_authenticate).then(|| StreamAuthentication {
         authenticator,
         metrics: trust.metrics.clone(),
@@ -178,6 +183,27 @@ fn authenticator(options: &TrustStart<'_>, trust: &Arc<Trust>, stop: &Cancellati
         authenticator.kubernetes = Some(reviewer);
     }
     Ok(authenticator)
+}
+
+/// The signer of the cluster, if one is configured instead of the own CA.
+fn signer(options: &TrustStart<'_>) -> Result<Option<KubernetesSigner>> {
+    let knobs = &options.settings.knobs;
+    match &*knobs.external_ca {
+        "" => Ok(None),
+        EXTERNAL_CA => {
+            let access = options.api_server.clone();
+            let access =
+                access.with_context(|| format!("could not use EXTERNAL_CA={EXTERNAL_CA}: there is no API server"))?;
+            Ok(Some(KubernetesSigner {
+                access,
+                client: OnceCell::new(),
+                default: knobs.kubernetes_signer.to_string(),
+                domain: knobs.signer_domain.to_string(),
+                ca_certificates: Arc::clone(&options.signer_roots),
+            }))
+        }
+        other => bail!("could not use EXTERNAL_CA={other}: expected {EXTERNAL_CA}"),
+    }
 }
 
 fn leaf_lifetimes(knobs: &Knobs) -> LeafLifetimes {

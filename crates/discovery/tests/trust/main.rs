@@ -16,5 +16,6 @@ mod loaded_mesh;
 mod registration;
 mod rotation;
 mod rotation_under_load;
+mod signer;
 mod streams;
 mod trust_bundle;

@@ -27,6 +27,7 @@ pub mod schema;
 mod selector;
 mod service;
 pub mod session;
+pub mod signing_requests;
 mod slice;
 pub mod source;
 pub mod trust_objects;

@@ -58,7 +58,7 @@ pub struct ReviewedUser {
 /// A client for these requests.
 #[derive(Clone)]
 pub struct TrustObjects {
-    client: Client,
+    pub(super) client: Client,
 }
 
 impl TrustObjects {
@@ -192,7 +192,7 @@ pub enum NamespaceEvent {
     Nothing,
 }
 
-async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, TrustRequestError> {
+pub(super) async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, TrustRequestError> {
     let answered = tokio::time::timeout(TIMEOUT, request).await.map_err(|_| TrustRequestError::Timeout)?;
     answered.map_err(|error| TrustRequestError::Failed(reason(&error)))
 }
