@@ -3,7 +3,8 @@
 //! in, an explanation out. Only `private_envoy`, which checks an explanation, starts a process.
 //!
 //! `config` reads the dump, `request` the request. `listener`, `host` and `route` select as Envoy does (`matcher` for
-//! strings and headers), `target` resolves clusters and endpoints, `explanation` is the result and its text.
+//! strings and headers), `target` resolves clusters and endpoints, `explanation` is the result and its text. `summary` lists
+//! what a dump has.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ mod matcher;
 pub mod private_envoy;
 pub mod request;
 mod route;
+pub mod summary;
 mod target;
 
 pub use config::{DumpError, ProxyConfig};

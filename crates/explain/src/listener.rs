@@ -93,7 +93,7 @@ fn listener_for<'a>(config: &'a ProxyConfig, request: &Request) -> Option<(&'a L
     Some((rest, format!("no other listener accepts connections to port {port}")))
 }
 
-fn address_of(listener: &Listener) -> Option<(IpAddr, u16)> {
+pub(crate) fn address_of(listener: &Listener) -> Option<(IpAddr, u16)> {
     let Some(AddressKind::SocketAddress(socket)) = listener.address.as_ref()?.address.as_ref() else { return None };
     let Some(PortSpecifier::PortValue(port)) = socket.port_specifier else { return None };
     Some((socket.address.parse().ok()?, u16::try_from(port).ok()?))
@@ -196,7 +196,7 @@ fn by_application(wanted: &[String], request: &Request, inspects_http: bool) -> 
 }
 
 /// What the chain does, and the names of its filters.
-fn entry(chain: &FilterChain) -> (Entry, Vec<String>) {
+pub(crate) fn entry(chain: &FilterChain) -> (Entry, Vec<String>) {
     let mut names = Vec::new();
     for filter in &chain.filters {
         let Some(ConfigType::TypedConfig(config)) = &filter.config_type else { continue };

@@ -127,7 +127,8 @@ fn step(config: &ProxyConfig, name: String, percent: f64) -> ClusterStep {
     }
 }
 
-fn kind(cluster: &Cluster) -> &str {
+/// How Envoy finds the endpoints of a cluster.
+pub(crate) fn kind(cluster: &Cluster) -> &str {
     match &cluster.cluster_discovery_type {
         Some(ClusterDiscoveryType::Type(kind)) => {
             DiscoveryType::try_from(*kind).map_or("unknown", |kind| kind.as_str_name())
@@ -143,7 +144,8 @@ fn balancing(cluster: &Cluster) -> String {
     named.unwrap_or_else(|| LbPolicy::try_from(cluster.lb_policy).map_or("unknown", |p| p.as_str_name()).to_owned())
 }
 
-fn endpoints(assignment: &ClusterLoadAssignment) -> Vec<EndpointStep> {
+/// All endpoints of a load assignment, by priority.
+pub(crate) fn endpoints(assignment: &ClusterLoadAssignment) -> Vec<EndpointStep> {
     let mut found = Vec::new();
     for group in &assignment.endpoints {
         let locality = group.locality.as_ref().map(locality).unwrap_or_default();

@@ -10,7 +10,9 @@ mod explain;
 mod kube_inject;
 mod objects;
 mod pages;
+mod pc;
 mod ps;
+mod table;
 mod workload;
 
 use std::process::ExitCode;
@@ -35,6 +37,9 @@ enum PilotctlCommand {
     Demo(demo::DemoOptions),
     /// Say where a request of a proxy goes, and why
     Explain(explain::ExplainOptions),
+    /// Print the configuration that a proxy is served
+    #[command(alias = "proxy-config")]
+    Pc(pc::PcOptions),
     /// List connected proxies and whether they have the newest configuration
     #[command(alias = "proxy-status")]
     Ps(ps::PsOptions),
@@ -66,6 +71,7 @@ async fn main() -> ExitCode {
         PilotctlCommand::Convert(options) => convert::run(&options).await,
         PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
         PilotctlCommand::Explain(options) => explain::run(&options).await,
+        PilotctlCommand::Pc(options) => pc::run(&options).await,
         PilotctlCommand::Ps(options) => ps::run(&options).await,
         PilotctlCommand::Apply(options) => write(WriteCommand::Apply, &options).await,
         PilotctlCommand::Create(options) => write(WriteCommand::Create, &options).await,

@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::pages::{NOT_REACHABLE, PageServer, is_unreachable};
+use crate::table::table;
 
 /// Exit status if a proxy has not accepted what it was sent.
 const FOUND_SOMETHING: u8 = 1;
@@ -48,7 +49,7 @@ pub(crate) async fn run(options: &PsOptions) -> Result<u8> {
     match options.output {
         PsFormat::Json => println!("{}", serde_json::to_string_pretty(&proxies)?),
         PsFormat::Table if rows.is_empty() => eprintln!("no proxy is connected"),
-        PsFormat::Table => print!("{}", table(&rows)),
+        PsFormat::Table => print!("{}", table(&head(), &rows)),
     }
     let is_behind = rows.iter().flatten().any(|cell| cell == STALE);
     Ok(if is_behind { FOUND_SOMETHING } else { 0 })
@@ -77,24 +78,15 @@ fn state(proxy: &Value, name: &str) -> &'static str {
     }
 }
 
-fn table(rows: &[Vec<String>]) -> String {
-    let head = ["NAME", "CLUSTER"].into_iter().chain(TYPES.map(|(title, _)| title)).chain(["VERSION"]);
-    let head: Vec<String> = head.map(str::to_owned).collect();
-    let lines: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |line: &&Vec<String>| {
-        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        format!("{}\n", cells.join("   ").trim_end())
-    };
-    lines.iter().map(line).collect()
+fn head() -> Vec<&'static str> {
+    ["NAME", "CLUSTER"].into_iter().chain(TYPES.map(|(title, _)| title)).chain(["VERSION"]).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{row, table};
+    use super::{head, row, table};
 
     #[test]
     fn states_are_those_of_istioctl() {
@@ -103,7 +95,7 @@ mod tests {
             "cluster_sent": "a-1", "cluster_acked": "a-1", "listener_sent": "a-2", "listener_acked": "a-1",
         });
         assert_eq!(
-            table(&[row(&proxy)]),
+            table(&head(), &[row(&proxy)]),
             "NAME          CLUSTER      CDS      LDS     EDS        RDS        ECDS       VERSION\n\
              cart-1.shop   Kubernetes   SYNCED   STALE   NOT SENT   NOT SENT   NOT SENT   1.31.0\n"
         );

@@ -104,6 +104,17 @@ async fn requests_are_explained_and_verified() {
     let old: Value = serde_json::from_slice(&old.stdout).unwrap_or_else(|e| panic!("{e}: {}", printed(&old)));
     assert_eq!(old["outcome"]["redirected"]["location"], "http://cart.example.com:8000/new", "{old}");
     assert_eq!(old["verified"]["agrees"], true, "{old}");
+
+    let listed = printed(&pilotctl(&server, &["pc", "all", "p0.ns0"]));
+    for expected in [
+        ["cart.example.com", "8000", "v1", "outbound", "EDS", "cart.shop"].as_slice(),
+        &["0.0.0.0", "8000", "Route:", "8000"],
+        &["8000", "cart.example.com:8000", "/old", "cart.shop"],
+        &["127.0.0.2:8000", "HEALTHY", "outbound|8000|v2|cart.example.com"],
+    ] {
+        let has_all = |line: &str| expected.iter().all(|word| line.split_whitespace().any(|cell| cell == *word));
+        assert!(listed.lines().any(has_all), "no line with {expected:?} in\n{listed}");
+    }
 }
 
 #[tokio::test]
