@@ -109,6 +109,25 @@ fn the_tls_port_is_declared_only_with_a_certificate() {
     assert_eq!(of(&["certificateAuthority=false", "tlsSecret=istiod-tls"]), mounted);
 }
 
+#[test]
+fn an_unknown_value_is_refused_and_kiali_finds_what_it_reads() {
+    if servers::without("helm") {
+        return;
+    }
+    let mut helm = Command::new(servers::binary("helm"));
+    helm.args(["template", "pilotage", "--set", "revison=canary"]).arg(deploy().join("chart"));
+    let output = helm.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("additional properties 'revison' not allowed"), "{text}");
+    let all = objects(&rendered(&["revision=canary", "clusterID=east"]));
+    let revision = |object: &str, pointer: &str| all[object].pointer(pointer).unwrap()["istio.io/rev"].clone();
+    assert_eq!(revision("Deployment istiod", "/metadata/labels"), "canary");
+    assert_eq!(revision("Deployment istiod", "/spec/template/metadata/labels"), "canary");
+    assert_eq!(revision("Service istiod", "/metadata/labels"), "canary");
+    let env = all["Deployment istiod"].pointer("/spec/template/spec/containers/0/env").unwrap().as_array().unwrap();
+    assert!(env.contains(&json!({"name": "CLUSTER_ID", "value": "east"})), "{env:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_accepts_the_chart_with_any_values() {
     if is_left_out(&["kubectl", "helm"]) {
@@ -118,7 +137,7 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
     let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     create(&api_server, &[system]).await;
     let kubectl = Kubectl::new(&api_server);
-    let varied: [&[&str]; 4] = [
+    let varied: [&[&str]; 5] = [
         &[],
         &["tlsSecret=istiod-tls", "certificateAuthority=false"],
         &["registerCRDs=true", "writeStatus=false", "makeGatewayClasses=false", "revision=canary", "minReplicas=1"],
@@ -129,6 +148,17 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
             "meshConfig.accessLogFile=/dev/stdout",
             "meshConfig.defaultConfig.proxyMetadata.A=b",
             "image=mesh/pilot:1",
+        ],
+        &[
+            "imagePullSecrets={registry}",
+            "tolerations[0].operator=Exists",
+            "nodeSelector.disk=fast",
+            "logLevel=default:debug",
+            "logAsJson=true",
+            "volumes[0].name=ca",
+            "volumes[0].secret.secretName=cacerts",
+            "volumeMounts[0].name=ca",
+            "volumeMounts[0].mountPath=/etc/cacerts",
         ],
     ];
     for values in varied {
