@@ -26,6 +26,7 @@ pub mod registration;
 pub mod service;
 pub mod settings;
 pub mod snapshot;
+pub mod suggest;
 pub mod workload;
 
 pub use config::problem;

@@ -3,10 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod analyze;
+mod check;
 mod cluster;
+mod control_plane;
 mod convert;
 mod demo;
 mod explain;
+mod help_code;
 mod kube_inject;
 mod objects;
 mod pages;
@@ -29,8 +32,10 @@ struct Args {
 
 #[derive(Subcommand)]
 enum PilotctlCommand {
-    /// Report likely mistakes in configuration files
+    /// Report likely mistakes in configuration files or of a running server
     Analyze(analyze::AnalyzeOptions),
+    /// Print the problems of a running server; exit status 1 if there are any. `pilotctl help CODE` explains one
+    Check(check::CheckOptions),
     /// Print objects of old Istio releases (RouteRule, Policy, ServiceRole and others) as objects of today's kinds
     Convert(convert::ConvertOptions),
     /// Run a small shop on this machine: pilot-discovery and five workloads, each with a real Envoy
@@ -66,8 +71,13 @@ enum PilotctlCommand {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if let Some(page) = help_code::page(&std::env::args().collect::<Vec<_>>()) {
+        print!("{page}");
+        return ExitCode::SUCCESS;
+    }
     let done = match Args::parse().command {
-        PilotctlCommand::Analyze(options) => analyze::run(&options),
+        PilotctlCommand::Analyze(options) => analyze::run(&options).await,
+        PilotctlCommand::Check(options) => check::run(&options).await,
         PilotctlCommand::Convert(options) => convert::run(&options).await,
         PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
         PilotctlCommand::Explain(options) => explain::run(&options).await,

@@ -44,14 +44,14 @@ fn findings_are_printed_with_code_and_line_and_set_the_exit_status() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
     assert!(lines[0].starts_with("Error [IST0101] (VirtualService shop/cart "), "{text}");
-    assert!(lines[0].ends_with("deep/broken.yaml:2) Referenced gateway not found: \"edge\""), "{text}");
+    assert!(lines[0].ends_with("deep/broken.yaml:5) Referenced gateway not found: \"edge\""), "{text}");
     let quiet = ["-S", "IST0101=VirtualService *.shop"];
     assert_eq!(analyze(&folder, &quiet).status.code(), Some(0));
 }
 
 #[test]
 fn json_and_yaml_list_the_same_findings_and_exit_with_0() {
-    let folder = folder(&[("broken.yaml", BROKEN)]);
+    let folder = folder(&[("broken.yaml", BROKEN), ("good.yaml", GOOD)]);
     let json = analyze(&folder, &["-o", "json"]);
     let found: Value = serde_json::from_slice(&json.stdout).expect("JSON is printed");
     assert_eq!((json.status.code(), found.as_array().map(Vec::len)), (Some(0), Some(2)));
@@ -95,4 +95,33 @@ fn hole_15_pipes_and_symlink_loops_do_not_stop_an_analysis() {
     let named = Command::new(env!("CARGO_BIN_EXE_pilotctl")).arg("analyze").arg(path("aaa.yaml")).output();
     let named = named.expect("pilotctl runs");
     assert!(!named.status.success() && String::from_utf8_lossy(&named.stderr).contains("not a regular file"));
+}
+
+#[test]
+fn services_of_files_are_known_and_unknown_inputs_leave_checks_out() {
+    let route = "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: cart, namespace: shop}
+spec:
+  hosts: [cart]
+  http:
+  - match: [{uri: {prefix: /}}]
+    route: [{destination: {host: cart}}]
+  - route:
+    - destination: {host: catr}
+";
+    let alone = analyze(&folder(&[("route.yaml", route)]), &[]);
+    assert_eq!(alone.status.code(), Some(0), "{}", String::from_utf8_lossy(&alone.stdout));
+    let notes = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(
+        notes.contains("check left out: virtualservice.DestinationHostAnalyzer: the files have neither"),
+        "{notes}"
+    );
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: cart, namespace: shop}\n\
+                   spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}\n";
+    let both = analyze(&folder(&[("route.yaml", route), ("service.yaml", service)]), &[]);
+    let text = String::from_utf8_lossy(&both.stdout).into_owned();
+    assert_eq!((both.status.code(), text.lines().count()), (Some(79), 1), "{text}");
+    assert!(text.contains("route.yaml:11) Referenced host not found: \"catr\" Did you mean \"cart\"?"), "{text}");
 }

@@ -9,7 +9,7 @@ use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
 use model::change::{Change, SourceId};
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::hashed::Hashed;
-use model::problem::{FileLocation, Problem, Severity, Subject};
+use model::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 
 use crate::source::{ChangeSender, Source, SourceError, panic_text};
 use crate::watched_file::{FileState, WatchedFile};
@@ -133,7 +133,7 @@ impl<T> SettingsFile<T> {
 
     fn problem(&self, message: &str) -> Problem {
         let place = FileLocation { file: self.name().into(), line: 0 };
-        Problem::error(Subject::File(place.file.clone()), message).at(Some(place))
+        Problem::error(Subject::File(place.file.clone()), message).coded(ProblemCode::Setting).at(Some(place))
     }
 
     fn name(&self) -> String {

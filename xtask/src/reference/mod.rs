@@ -1,6 +1,7 @@
 //! `cargo xtask reference`: writes `docs/reference` from the tables in the code, so that a page cannot be out of date.
 //! `--check` compares instead, which is a step of `cargo xtask test`.
 
+mod codes;
 mod debug;
 mod environment;
 mod flags;
@@ -32,6 +33,7 @@ const PAGES: &[ReferencePage] = &[
     ReferencePage { file: "environment.md", title: "Environment variables", body: environment::body },
     ReferencePage { file: "metrics.md", title: "Metrics", body: metrics::body },
     ReferencePage { file: "debug.md", title: "Debug pages", body: debug::body },
+    ReferencePage { file: "codes.md", title: "Codes of problems", body: codes::body },
     ReferencePage { file: "config-kinds.md", title: "Configuration kinds", body: kinds::body },
     ReferencePage { file: "flags.md", title: "Commands and flags", body: flags::body },
 ];

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use api::TypeUrl;
 use model::change::{Batch, Change, SourceId};
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
 use model::settings::Knobs;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
@@ -63,7 +63,7 @@ impl Excesses {
         let mut problems: Vec<Problem> = distinct.values().take(MOST_REPORTED).map(|p| (*p).clone()).collect();
         if distinct.len() > MOST_REPORTED {
             let message = format!("{} further objects exceed limits", distinct.len() - MOST_REPORTED);
-            problems.push(Problem::error(Subject::Setting("limits".into()), message));
+            problems.push(Problem::error(Subject::Setting("limits".into()), message).coded(ProblemCode::Limit));
         }
         if problems != known.sent {
             let batch = Batch { source: SourceId("clients".into()), changes: vec![Change::Problems(problems.clone())] };
@@ -129,7 +129,7 @@ pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], kn
             found.bytes
         );
         let about = Subject::Resource { kind: kind.short().into(), name: (*found.name).into(), others: 0 };
-        problems.push(Problem::error(about, message));
+        problems.push(Problem::error(about, message).coded(ProblemCode::Limit));
     }
     if left_out.len() > MOST_NAMED {
         let message = format!(
@@ -139,7 +139,8 @@ pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], kn
             knobs.push_bytes,
             knobs.resource_bytes
         );
-        problems.push(Problem::error(Subject::ResourceType(kind.short().into()), message));
+        let about = Subject::ResourceType(kind.short().into());
+        problems.push(Problem::error(about, message).coded(ProblemCode::Limit));
     }
     problems
 }

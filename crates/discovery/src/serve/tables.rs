@@ -8,7 +8,7 @@ use api::{Body, Resource};
 use bytes::Bytes;
 use model::config::{Key, Kind};
 use model::hashed::{Hashed, fingerprint};
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
 use model::settings::Knobs;
 use prost::Message;
 use scope::View;
@@ -141,7 +141,7 @@ impl<'a> Hosts<'a> {
                 self.emptied.len(),
                 self.plan.virtual_hosts.len(),
             );
-            Problem::error(object_of(host), message)
+            Problem::error(object_of(host), message).coded(ProblemCode::Limit)
         });
         named.collect()
     }

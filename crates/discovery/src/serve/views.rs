@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use api::TypeUrl;
 use model::change::Batch;
 use model::hashed::{Hashed, fingerprint};
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
 use model::proxy::{NO_CERTIFICATES, Proxy, ProxyKind};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
@@ -207,7 +207,8 @@ fn no_certificates(namespace: &str) -> Problem {
          policy demands mutual TLS they get no listener and no cluster; mount certificates or give the agents a TLS port of \
          the control plane"
     );
-    Problem::warning(Subject::Setting("certificates of proxies".into()), message)
+    let about = Subject::Setting("certificates of proxies".into());
+    Problem::warning(about, message).coded(ProblemCode::WithoutCertificates)
 }
 
 /// The proxy without the fields in which replicas differ. Its addresses are kept only if output depends on them.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::change::{Batch, Change, SourceId};
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -37,11 +37,11 @@ impl TrustProblems {
 
     /// Reports a problem. The snapshot writer logs new ones.
     pub(crate) fn error(&self, topic: Topic, message: String) {
-        self.set(topic, Some(Problem::error(Subject::Setting("certificate authority".into()), message)));
+        self.set(topic, Some(Problem::error(about(), message).coded(ProblemCode::Certificates)));
     }
 
     pub(crate) fn warning(&self, topic: Topic, message: String) {
-        self.set(topic, Some(Problem::warning(Subject::Setting("certificate authority".into()), message)));
+        self.set(topic, Some(Problem::warning(about(), message).coded(ProblemCode::Certificates)));
     }
 
     pub(crate) fn solved(&self, topic: Topic) {
@@ -73,4 +73,8 @@ async fn send_later(changes: mpsc::Sender<Batch>, current: Arc<Mutex<BTreeMap<To
 fn batch(problems: &BTreeMap<Topic, Problem>) -> Batch {
     let problems = problems.values().cloned().collect();
     Batch { source: SourceId("trust".into()), changes: vec![Change::Problems(problems)] }
+}
+
+fn about() -> Subject {
+    Subject::Setting("certificate authority".into())
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::istio::networking::v1alpha3::Server;
 
 use super::{Finding, full_name, listed};
+use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Object, Spec};
 use crate::host::resolve_short_name;
 use crate::labels::selects;
@@ -14,7 +15,7 @@ use crate::snapshot::Snapshot;
 
 /// Two VirtualServices of the mesh gateway must not have the same host where both are visible.
 pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
-    let mut by_host: BTreeMap<(String, Hostname), Vec<&Object>> = BTreeMap::new();
+    let mut by_host: BTreeMap<(String, Hostname), Vec<(&Object, usize)>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::VirtualService) {
         let Spec::VirtualService(spec) = &object.spec else { continue };
         if !spec.gateways.is_empty() && !spec.gateways.iter().any(|gateway| gateway == "mesh") {
@@ -26,10 +27,10 @@ pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         if scopes.is_empty() || scopes.contains("*") {
             scopes = ["*".to_owned()].into();
         }
-        for host in &spec.hosts {
+        for (index, host) in spec.hosts.iter().enumerate() {
             let host = resolve_short_name(host, namespace, &snapshot.settings.domain);
             for scope in &scopes {
-                by_host.entry((scope.clone(), host.clone())).or_default().push(object);
+                by_host.entry((scope.clone(), host.clone())).or_default().push((object, index));
             }
         }
     }
@@ -41,16 +42,16 @@ pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         if all.len() < 2 {
             continue;
         }
-        let names: BTreeSet<String> = all.iter().map(|object| full_name(&object.meta)).collect();
+        let names: BTreeSet<String> = all.iter().map(|(object, _)| full_name(&object.meta)).collect();
         let names: Vec<String> = names.into_iter().collect();
-        for object in all {
+        for (object, index) in all {
             let message = format!(
                 "The VirtualServices {} associated with mesh gateway define the same host {scope}/{host} which can \
                  lead to undefined behavior. This can be fixed by merging the conflicting VirtualServices into a \
                  single resource.",
                 names.join(",")
             );
-            found.push(Finding::error("IST0109", object, message));
+            found.push(Finding::error(ProblemCode::SameMeshHost, object, message).at(format!("spec.hosts[{index}]")));
         }
     }
 }
@@ -65,7 +66,7 @@ pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         let of_kind = if has_selector { &mut selecting } else { &mut general };
         of_kind.entry(object.meta.namespace.clone()).or_default().push(object);
     }
-    without_selectors("IST0111", "Sidecars", &general, found);
+    without_selectors(ProblemCode::SidecarsOfNamespace, "Sidecars", &general, found);
     for (namespace, objects) in &selecting {
         for workload in snapshot.workloads.of_namespace(namespace) {
             let selected = |object: &&&Object| match &object.spec {
@@ -86,7 +87,8 @@ pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
                     namespace.as_str(),
                     &*workload.key.name
                 );
-                found.push(Finding::error("IST0110", object, message));
+                found
+                    .push(Finding::error(ProblemCode::SidecarsOfWorkload, object, message).at("spec.workloadSelector"));
             }
         }
     }
@@ -102,11 +104,11 @@ pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             general.entry(object.meta.namespace.clone()).or_default().push(object);
         }
     }
-    without_selectors("IST0160", "Telemetries", &general, found);
+    without_selectors(ProblemCode::TelemetriesOfNamespace, "Telemetries", &general, found);
 }
 
 fn without_selectors(
-    code: &'static str,
+    code: ProblemCode,
     kinds: &str,
     general: &BTreeMap<Namespace, Vec<&Object>>,
     found: &mut Vec<Finding>,
@@ -134,7 +136,7 @@ pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         })
         .collect();
     for (object, gateway) in &all {
-        for server in &gateway.servers {
+        for (index, server) in gateway.servers.iter().enumerate() {
             let port = server.port.as_ref().map_or(0, |port| port.number);
             let clashes = |(other, spec): &&(&Object, &crate::hashed::Hashed<_>)| {
                 other.key() != object.key()
@@ -150,7 +152,8 @@ pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
                     selector.join(","),
                     listed(&server.hosts)
                 );
-                found.push(Finding::error("IST0145", object, message));
+                let finding = Finding::error(ProblemCode::GatewayConflict, object, message);
+                found.push(finding.at(format!("spec.servers[{index}].hosts")));
             }
         }
     }
@@ -172,33 +175,34 @@ fn is_same_place(a: &Server, b: &Server) -> bool {
 
 /// ServiceEntries of a namespace that share a host and port should agree on its protocol.
 pub(super) fn protocols(snapshot: &Snapshot, found: &mut Vec<Finding>) {
-    type PortClaim<'a> = (&'a Object, Protocol);
+    type PortClaim<'a> = (&'a Object, usize, Protocol);
     let mut claims: BTreeMap<(String, u32), Vec<PortClaim<'_>>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::ServiceEntry) {
         let Spec::ServiceEntry(spec) = &object.spec else { continue };
         let spec = spec.open();
         for host in &spec.hosts {
-            for port in &spec.ports {
-                let claim = (object, Protocol::parse(&port.protocol));
+            for (index, port) in spec.ports.iter().enumerate() {
+                let claim = (object, index, Protocol::parse(&port.protocol));
                 claims.entry((host.clone(), port.number)).or_default().push(claim);
             }
         }
     }
     for ((host, port), claims) in claims {
-        let protocols: BTreeSet<&str> = claims.iter().map(|(_, protocol)| protocol.as_str()).collect();
+        let protocols: BTreeSet<&str> = claims.iter().map(|(_, _, protocol)| protocol.as_str()).collect();
         if protocols.len() < 2 {
             continue;
         }
-        let names: BTreeSet<String> = claims.iter().map(|(object, _)| full_name(&object.meta)).collect();
+        let names: BTreeSet<String> = claims.iter().map(|(object, _, _)| full_name(&object.meta)).collect();
         let names: Vec<String> = names.into_iter().collect();
         let protocols: Vec<&str> = protocols.into_iter().collect();
-        for (object, _) in claims {
+        for (object, index, _) in claims {
             let message = format!(
                 "Multiple ServiceEntries ({}) define the same host {host:?} and port {port} with conflicting protocols ({}).",
                 names.join(", "),
                 protocols.join(", ")
             );
-            found.push(Finding::warning("IST0177", object, message));
+            let finding = Finding::warning(ProblemCode::ConflictingProtocols, object, message);
+            found.push(finding.at(format!("spec.ports[{index}].protocol")));
         }
     }
 }

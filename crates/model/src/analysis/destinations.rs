@@ -3,9 +3,12 @@
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{ClientTlsSettings, DestinationRule};
 
-use super::Finding;
+use super::{Finding, similar_host};
+use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Object, Spec};
 use crate::host::resolve_short_name;
+use crate::names::Hostname;
+use crate::service::Service;
 use crate::snapshot::Snapshot;
 
 fn rules(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &DestinationRule)> {
@@ -17,15 +20,26 @@ fn rules(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &DestinationRule
 
 /// Hosts of DestinationRules must exist.
 pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    let wildcards: Vec<&Service> =
+        snapshot.services.iter().map(|service| &**service).filter(|service| service.hostname.is_wildcard()).collect();
     for (object, rule) in rules(snapshot) {
         let host = resolve_short_name(&rule.host, &object.meta.namespace, &snapshot.settings.domain);
-        if !snapshot.services.iter().any(|service| service.hostname.overlaps(&host)) {
+        if !has_service(snapshot, &wildcards, &host) {
             let message = format!(
-                "The host {} defined in the DestinationRule does not match any services in the mesh.",
-                rule.host
+                "The host {} defined in the DestinationRule does not match any services in the mesh.{}",
+                rule.host,
+                similar_host(snapshot, &rule.host, &host)
             );
-            found.push(Finding::warning("IST0174", object, message));
+            found.push(Finding::warning(ProblemCode::RuleWithoutService, object, message).at("spec.host"));
         }
+    }
+}
+
+/// Whether a service has this host. Most hosts are found by name; only wildcards are compared with all services.
+fn has_service(snapshot: &Snapshot, wildcards: &[&Service], host: &Hostname) -> bool {
+    match host.is_wildcard() {
+        true => snapshot.services.iter().any(|service| service.hostname.overlaps(host)),
+        false => snapshot.services.owners(host).next().is_some() || wildcards.iter().any(|s| s.hostname.overlaps(host)),
     }
 }
 
@@ -42,12 +56,16 @@ pub(super) fn certificates(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             )
         };
         if let Some(mode) = policy.tls.as_ref().and_then(|tls| unchecked(tls, rule)) {
-            found.push(Finding::warning("IST0128", object, about(mode)));
+            found.push(
+                Finding::warning(ProblemCode::UnverifiedServer, object, about(mode)).at("spec.trafficPolicy.tls"),
+            );
         }
-        for port in &policy.port_level_settings {
+        for (index, port) in policy.port_level_settings.iter().enumerate() {
             if let Some(mode) = port.tls.as_ref().and_then(|tls| unchecked(tls, rule)) {
                 let number = port.port.as_ref().map_or(0, |port| port.number);
-                found.push(Finding::warning("IST0129", object, format!("{} at port number:{number}", about(mode))));
+                let message = format!("{} at port number:{number}", about(mode));
+                let finding = Finding::warning(ProblemCode::UnverifiedServerPort, object, message);
+                found.push(finding.at(format!("spec.trafficPolicy.portLevelSettings[{index}].tls")));
             }
         }
     }

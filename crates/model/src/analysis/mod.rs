@@ -14,56 +14,91 @@ use std::fmt;
 use api::istio::networking::v1alpha3::VirtualService;
 use serde_json::{Value, json};
 
-use crate::config::problem::{FileLocation, Severity};
+use crate::config::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 use crate::config::{Kind, Meta, Object, Spec};
-use crate::names::Str;
 use crate::snapshot::Snapshot;
+use crate::suggest;
+
+/// The source of problems that are findings of a running server.
+pub const SOURCE: &str = "analysis";
 
 /// One likely mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Upstream's code, such as `IST0101`, or `PIL0001` for checks that upstream does not have.
-    pub code: &'static str,
+    pub code: ProblemCode,
     pub severity: Severity,
-    /// The object, such as `VirtualService shop/cart`, or the file.
-    pub origin: Str,
     pub location: Option<FileLocation>,
+    /// The path of the value in the object, such as `spec.http[0].timeout`; empty if it is about the whole object.
+    pub field: String,
+    pub about: Subject,
     pub message: String,
 }
 
 type AnalysisCheck = fn(&Snapshot, &mut Vec<Finding>);
 
-/// Name, description and function of each check: those of upstream in its order, then ours.
-pub const CHECKS: &[(&str, &str, AnalysisCheck)] = &[
-    ("destinationrule.CaCertificateAnalyzer", "Server certificates that are not verified", destinations::certificates),
-    ("destinationrule.UnknownHostAnalyzer", "DestinationRules for missing hosts", destinations::hosts),
-    ("envoyfilter.EnvoyPatchAnalyzer", "EnvoyFilter patches that may not be applied", patches::operations),
-    ("gateway.ConflictingGatewayAnalyzer", "Gateways with the same port and hosts", clashes::gateways),
-    ("schema.ValidationAnalyzer", "Objects that are invalid", schema::problems),
-    ("serviceentry.ConflictingProtocolAnalyzer", "Ports with several protocols", clashes::protocols),
-    ("sidecar.SelectorAnalyzer", "Several Sidecars for the same workloads", clashes::sidecars),
-    ("telemetry.DefaultSelectorAnalyzer", "Several Telemetries for a whole namespace", clashes::telemetries),
+/// What a check needs to know. A check whose inputs are not known is left out: it would call everything missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckInput {
+    /// Configuration objects only.
+    Objects,
+    /// All services.
+    Services,
+    /// All workloads.
+    Workloads,
+    /// The problems that sources reported.
+    Problems,
+}
+
+use CheckInput::{Objects, Problems, Services, Workloads};
+
+/// Name, description, inputs and function of each check: those of upstream in its order, then ours.
+pub const CHECKS: &[(&str, &str, CheckInput, AnalysisCheck)] = &[
+    (
+        "destinationrule.CaCertificateAnalyzer",
+        "Server certificates that are not verified",
+        Objects,
+        destinations::certificates,
+    ),
+    ("destinationrule.UnknownHostAnalyzer", "DestinationRules for missing hosts", Services, destinations::hosts),
+    ("envoyfilter.EnvoyPatchAnalyzer", "EnvoyFilter patches that may not be applied", Objects, patches::operations),
+    ("gateway.ConflictingGatewayAnalyzer", "Gateways with the same port and hosts", Objects, clashes::gateways),
+    ("schema.ValidationAnalyzer", "Objects that are invalid", Problems, schema::problems),
+    ("serviceentry.ConflictingProtocolAnalyzer", "Ports with several protocols", Objects, clashes::protocols),
+    ("sidecar.SelectorAnalyzer", "Several Sidecars for the same workloads", Workloads, clashes::sidecars),
+    ("telemetry.DefaultSelectorAnalyzer", "Several Telemetries for a whole namespace", Objects, clashes::telemetries),
     (
         "virtualservice.ConflictingMeshGatewayHostsAnalyzer",
         "Several VirtualServices for the same host",
+        Objects,
         clashes::mesh_hosts,
     ),
-    ("virtualservice.DestinationHostAnalyzer", "Routes to missing hosts and ports", routes::destinations),
-    ("virtualservice.DestinationRuleAnalyzer", "Routes to missing subsets", routes::subsets),
-    ("virtualservice.GatewayAnalyzer", "VirtualServices of missing gateways", routes::gateways),
-    ("authorizationpolicy.PathSpellingAnalyzer", "Denied paths that other spellings bypass", spellings::paths),
-    ("authorizationpolicy.HostSpellingAnalyzer", "Denied hosts that other spellings bypass", spellings::hosts),
-    ("virtualservice.ForeignHostAnalyzer", "VirtualServices for hosts of other namespaces", ownership::foreign_hosts),
+    ("virtualservice.DestinationHostAnalyzer", "Routes to missing hosts and ports", Services, routes::destinations),
+    ("virtualservice.DestinationRuleAnalyzer", "Routes to missing subsets", Objects, routes::subsets),
+    ("virtualservice.GatewayAnalyzer", "VirtualServices of missing gateways", Objects, routes::gateways),
+    ("authorizationpolicy.PathSpellingAnalyzer", "Denied paths that other spellings bypass", Objects, spellings::paths),
+    ("authorizationpolicy.HostSpellingAnalyzer", "Denied hosts that other spellings bypass", Objects, spellings::hosts),
+    (
+        "virtualservice.ForeignHostAnalyzer",
+        "VirtualServices for hosts of other namespaces",
+        Services,
+        ownership::foreign_hosts,
+    ),
 ];
 
 /// All findings, most severe first, then by code and object.
 pub fn analyze(snapshot: &Snapshot) -> Vec<Finding> {
+    analyze_with(snapshot, |_| true)
+}
+
+/// The findings of checks whose inputs are known.
+pub fn analyze_with(snapshot: &Snapshot, is_known: impl Fn(CheckInput) -> bool) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (_, _, check) in CHECKS {
+    for (_, _, _, check) in CHECKS.iter().filter(|(_, _, input, _)| is_known(*input)) {
         check(snapshot, &mut found);
     }
     found.sort_by(|a, b| {
-        let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.code, f.origin.clone(), f.message.clone());
+        let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.code.as_str(), f.origin(), f.message.clone());
         key(a).cmp(&key(b))
     });
     found.dedup();
@@ -71,22 +106,33 @@ pub fn analyze(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 impl Finding {
-    fn new(code: &'static str, severity: Severity, object: &Object, message: String) -> Finding {
-        Finding {
-            code,
-            severity,
-            origin: object.key().to_string().into(),
-            location: object.meta.location.clone(),
-            message,
-        }
+    fn new(code: ProblemCode, severity: Severity, object: &Object, message: String) -> Finding {
+        let (location, field, about) = (object.meta.location.clone(), String::new(), object.key().into());
+        Finding { code, severity, location, field, about, message }
     }
 
-    fn error(code: &'static str, object: &Object, message: String) -> Finding {
+    fn error(code: ProblemCode, object: &Object, message: String) -> Finding {
         Finding::new(code, Severity::Error, object, message)
     }
 
-    fn warning(code: &'static str, object: &Object, message: String) -> Finding {
+    fn warning(code: ProblemCode, object: &Object, message: String) -> Finding {
         Finding::new(code, Severity::Warning, object, message)
+    }
+
+    /// Sets the path of the value.
+    fn at(mut self, field: impl Into<String>) -> Finding {
+        self.field = field.into();
+        self
+    }
+
+    /// The object, such as `VirtualService shop/cart`, or the file.
+    pub fn origin(&self) -> String {
+        self.about.to_string()
+    }
+
+    /// The finding as a problem of its object.
+    pub fn into_problem(self) -> Problem {
+        Problem::new(self.severity, self.about, self.message.into()).coded(self.code).at(self.location)
     }
 
     /// Upstream's name of the severity.
@@ -101,13 +147,14 @@ impl Finding {
     /// The finding as JSON, in upstream's format.
     pub fn to_json(&self) -> Value {
         let address = "https://istio.io/latest/docs/reference/config/analysis";
-        let mut fields = json!({"code": self.code});
-        if self.code.starts_with("IST") {
-            fields["documentationUrl"] = json!(format!("{address}/{}/", self.code.to_ascii_lowercase()));
+        let code = self.code.as_str();
+        let mut fields = json!({"code": code});
+        if code.starts_with("IST") {
+            fields["documentationUrl"] = json!(format!("{address}/{}/", code.to_ascii_lowercase()));
         }
         fields["level"] = json!(self.level());
         fields["message"] = json!(self.message);
-        fields["origin"] = json!(&*self.origin);
+        fields["origin"] = json!(self.origin());
         if let Some(location) = &self.location {
             fields["reference"] = json!(location.to_string());
         }
@@ -117,11 +164,12 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} [{}] ({}", self.level(), self.code, self.origin)?;
-        if let Some(location) = &self.location {
-            write!(f, " {location}")?;
-        }
-        write!(f, ") {}", self.message)
+        let place = match (&self.location, &self.about) {
+            (Some(location), Subject::File(file)) if location.file == *file => location.to_string(),
+            (Some(location), about) => format!("{about} {location}"),
+            (None, about) => about.to_string(),
+        };
+        write!(f, "{} [{}] ({place}) {}", self.level(), self.code, self.message)
     }
 }
 
@@ -130,6 +178,16 @@ fn virtual_services(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &Virt
         Spec::VirtualService(spec) => Some((object, &**spec)),
         _ => None,
     })
+}
+
+/// The end of a message: the known host that a missing one resembles, in its short form or completed.
+fn similar_host(snapshot: &Snapshot, written: &str, completed: &str) -> String {
+    let known = snapshot.services.iter().map(|service| service.hostname.as_str());
+    let meant = match written.contains('.') {
+        true => suggest::similar(completed, known),
+        false => suggest::similar(written, known.filter_map(|host| host.split('.').next())),
+    };
+    meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"))
 }
 
 /// `namespace/name`.

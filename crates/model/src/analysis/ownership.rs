@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 
 use super::{Finding, full_name, virtual_services};
 use crate::config::Object;
+use crate::config::problem::ProblemCode;
 use crate::host::resolve_short_name;
 use crate::names::{Hostname, Namespace};
 use crate::service::{ExportTo, Service, Visibility};
 use crate::snapshot::Snapshot;
-
-pub(super) const CODE: &str = "PIL0001";
 
 /// Maximum number of owners in a message; a wildcard may match many.
 const NAMED: usize = 3;
@@ -28,11 +27,12 @@ pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         if !is_for_mesh || *namespace == snapshot.settings.root_namespace() || !leaves(export.or(&default), namespace) {
             continue;
         }
-        for host in &spec.hosts {
+        for (index, host) in spec.hosts.iter().enumerate() {
             let host = resolve_short_name(host, namespace, &snapshot.settings.domain);
             let owners = owners(snapshot, &wildcards, &host, namespace);
             if !owners.is_empty() {
-                found.push(Finding::warning(CODE, object, message(object, &host, &owners)));
+                let finding = Finding::warning(ProblemCode::ForeignHost, object, message(object, &host, &owners));
+                found.push(finding.at(format!("spec.hosts[{index}]")));
             }
         }
     }

@@ -4,6 +4,7 @@ use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, EnvoyConfigObjectPatch};
 
 use super::Finding;
+use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Spec};
 use crate::snapshot::Snapshot;
 
@@ -22,9 +23,11 @@ pub(super) fn operations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             [InsertBefore, InsertAfter, Replace, Merge, Remove].contains(operation)
         };
         if filter.priority == 0 && operations.iter().any(is_relative) {
-            found.push(Finding::warning("IST0151", object, RELATIVE.to_owned()));
+            found.push(
+                Finding::warning(ProblemCode::RelativePatch, object, RELATIVE.to_owned()).at("spec.configPatches"),
+            );
         }
-        for (kind, operation) in operations {
+        for (index, (kind, operation)) in operations.into_iter().enumerate() {
             let is_route = [ApplyTo::RouteConfiguration, ApplyTo::HttpRoute].contains(&kind);
             let is_filter = [ApplyTo::HttpFilter, ApplyTo::NetworkFilter].contains(&kind);
             let ignored = |name: &str| {
@@ -32,14 +35,15 @@ pub(super) fn operations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
                     "The {name} operation will be ignored when applyTo is set to ROUTE_CONFIGURATION, or HTTP_ROUTE."
                 )
             };
-            match operation {
+            let finding = match operation {
                 Operation::Replace if !is_filter => {
-                    found.push(Finding::error("IST0152", object, REPLACE.to_owned()));
+                    Finding::error(ProblemCode::ReplacePatch, object, REPLACE.to_owned())
                 }
-                Operation::Add if is_route => found.push(Finding::error("IST0153", object, ignored("ADD"))),
-                Operation::Remove if is_route => found.push(Finding::error("IST0154", object, ignored("REMOVE"))),
-                _ => {}
-            }
+                Operation::Add if is_route => Finding::error(ProblemCode::AddPatch, object, ignored("ADD")),
+                Operation::Remove if is_route => Finding::error(ProblemCode::RemovePatch, object, ignored("REMOVE")),
+                _ => continue,
+            };
+            found.push(finding.at(format!("spec.configPatches[{index}].patch.operation")));
         }
     }
 }

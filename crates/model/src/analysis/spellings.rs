@@ -7,11 +7,9 @@ use api::istio::security::v1beta1::authorization_policy::Action;
 use api::istio::security::v1beta1::{AuthorizationPolicy, Operation};
 
 use super::Finding;
+use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Object, Spec};
 use crate::snapshot::Snapshot;
-
-pub(super) const PATHS: &str = "PIL0002";
-pub(super) const HOSTS: &str = "PIL0003";
 
 /// Condition keys of the host header.
 const HOST_KEYS: [&str; 2] = ["request.headers[:authority]", "request.headers[host]"];
@@ -33,7 +31,7 @@ pub(super) fn paths(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             path_spellings(path, normalization).join(" and "),
             normalization.as_str_name(),
         );
-        found.push(Finding::warning(PATHS, object, message));
+        found.push(Finding::warning(ProblemCode::PathSpelling, object, message).at("spec.rules"));
     }
 }
 
@@ -56,14 +54,14 @@ pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
                 "AuthorizationPolicy {about} denies by {field} {host:?}, which a request with a port or final dot in its \
                  Host header (\"{name}:8080\", \"{name}.\") is not for. {way}"
             );
-            found.push(Finding::warning(HOSTS, object, message));
+            found.push(Finding::warning(ProblemCode::HostSpelling, object, message).at("spec.rules"));
         }
         if let Some(key) = compared_header(policy) {
             let message = format!(
                 "AuthorizationPolicy {about} denies by {key}, which is compared with its case, port and final dot. Use \
                  hosts of an operation, or {strict}."
             );
-            found.push(Finding::warning(HOSTS, object, message));
+            found.push(Finding::warning(ProblemCode::HostSpelling, object, message).at("spec.rules"));
         }
     }
 }

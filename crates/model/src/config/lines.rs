@@ -1,10 +1,10 @@
 //! Line numbers of fields, computed only when a problem needs them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_saphyr::granit_parser::{Event, Parser};
 
-use super::text::Chunk;
+use super::text::{self, Chunk};
 
 /// Path of a field from the document's root, such as `spec`, `http`, `0`.
 pub(super) type FieldPath = Vec<String>;
@@ -20,6 +20,79 @@ pub(super) fn lines_of(chunk: Chunk<'_>, wanted: &HashSet<FieldPath>) -> HashMap
     }
     let nearest = |steps: &FieldPath| (1..=steps.len()).rev().find_map(|n| walk.found.get(&steps[..n]).copied());
     wanted.iter().filter_map(|steps| Some((steps.clone(), nearest(steps)?))).collect()
+}
+
+/// Replaces the line of each object by the line of a field in it, where the text has the field. Paths are those of
+/// messages, such as `spec.http[0].match`.
+pub fn locate(text: &str, fields: &mut [(&mut u32, &str)]) {
+    let chunks = text::chunks(text);
+    let mut by_chunk: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (index, (line, _)) in fields.iter().enumerate() {
+        // The chunk that begins last before the line.
+        if let Some(chunk) = chunks.partition_point(|chunk| chunk.line <= **line).checked_sub(1) {
+            by_chunk.entry(chunk).or_default().push(index);
+        }
+    }
+    for (chunk, indexes) in by_chunk {
+        let chunk = chunks[chunk];
+        let items = if chunk.first_line().is_some_and(|first| indexes.iter().all(|i| *fields[*i].0 == first)) {
+            HashMap::new()
+        } else {
+            item_lines(chunk)
+        };
+        let path = |(line, field): &(&mut u32, &str)| -> FieldPath {
+            let item = items.get(&**line).map(|item| ["items".to_owned(), item.to_string()]);
+            item.into_iter().flatten().chain(steps_of(field)).collect()
+        };
+        let wanted: Vec<(usize, FieldPath)> = indexes.into_iter().map(|index| (index, path(&fields[index]))).collect();
+        let lines = lines_of(chunk, &wanted.iter().map(|(_, steps)| steps.clone()).collect());
+        for (index, steps) in wanted {
+            if let Some(line) = lines.get(&steps) {
+                *fields[index].0 = *line;
+            }
+        }
+    }
+}
+
+/// The items of a `List` by their first line.
+fn item_lines(chunk: Chunk<'_>) -> HashMap<u32, usize> {
+    let paths = (0..MOST_ITEMS).map(|item| vec!["items".to_owned(), item.to_string()]).collect();
+    let items =
+        lines_of(chunk, &paths).into_iter().filter_map(|(steps, line)| Some((line, steps[1].parse::<usize>().ok()?)));
+    // An item that is missing has the line of `items`, like every other missing one.
+    let mut lines: HashMap<u32, usize> = HashMap::new();
+    for (line, item) in items {
+        lines.entry(line).and_modify(|known| *known = item.min(*known)).or_insert(item);
+    }
+    lines
+}
+
+/// Items of a `List` whose fields are located.
+const MOST_ITEMS: usize = 1000;
+
+/// The single steps of a path such as `spec.http[0]["a.b"]`.
+fn steps_of(path: &str) -> FieldPath {
+    let mut steps = FieldPath::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (step, after) = match rest.strip_prefix("[\"").and_then(|quoted| quoted.split_once("\"]")) {
+            Some((key, after)) => (key, after),
+            None => {
+                let inside = rest.strip_prefix(['[', '.']).unwrap_or(rest);
+                let end = inside.find(['.', '[', ']']).unwrap_or(inside.len());
+                let (step, after) = inside.split_at(end);
+                (step, after.strip_prefix(']').unwrap_or(after))
+            }
+        };
+        if !step.is_empty() {
+            steps.push(step.to_owned());
+        }
+        if after.len() == rest.len() {
+            break;
+        }
+        rest = after;
+    }
+    steps
 }
 
 /// An open mapping or sequence.
@@ -105,7 +178,7 @@ impl LineFinder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chunk, lines_of};
+    use super::{Chunk, lines_of, locate};
 
     fn line(text: &str, path: &str) -> Option<u32> {
         let steps: Vec<String> = path.split('.').map(str::to_owned).collect();
@@ -132,6 +205,24 @@ mod tests {
         assert_eq!(line(text, "b.c.x.y"), Some(4));
         assert_eq!(line(text, "d"), Some(5));
         assert_eq!(line(text, "nowhere"), None);
+    }
+
+    #[test]
+    fn fields_of_objects_are_located_in_documents_and_lists() {
+        let item = "  spec:\n    http:\n    - timeout: 1\n";
+        let text = format!("a: 1\n---\nspec:\n  labels:\n    a.b: 1\n---\nitems:\n- x: 1\n{item}- x: 2\n{item}");
+        let (mut key, mut second, mut near, mut absent) = (3, 12, 12, 1);
+        let path = "spec.http[0].timeout";
+        locate(
+            &text,
+            &mut [
+                (&mut key, "spec.labels[\"a.b\"]"),
+                (&mut second, path),
+                (&mut near, "spec.http[3]"),
+                (&mut absent, "spec.x"),
+            ],
+        );
+        assert_eq!((key, second, near, absent), (5, 15, 14, 1), "{text}");
     }
 
     #[test]

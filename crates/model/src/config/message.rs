@@ -12,6 +12,7 @@ use super::text::clip;
 use super::timestamp;
 use crate::config::problem::Severity;
 use crate::duration;
+use crate::suggest;
 
 /// A finding about one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,21 @@ pub struct FieldFinding {
     /// The path as single steps, for the lookup of its line.
     pub steps: Vec<String>,
     pub message: String,
+    /// The end of the message for an unknown field, such as `; did you mean "http"?`.
+    pub hint: String,
+}
+
+impl FieldFinding {
+    /// An error of the whole message.
+    pub(super) fn error(message: &str) -> FieldFinding {
+        FieldFinding {
+            severity: Severity::Error,
+            path: String::new(),
+            steps: Vec::new(),
+            message: message.to_owned(),
+            hint: String::new(),
+        }
+    }
 }
 
 /// Parses a message of this type. `root` is the first step of every path. Findings of severity error mean that part of
@@ -35,7 +51,7 @@ pub fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (Dynami
 /// Parses fields into an existing message. A given field replaces the old value completely, nested messages too; `null`
 /// keeps it.
 pub fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<FieldFinding> {
-    let mut reader = MessageReader { path: vec![PathStep::Field(root)], findings: Vec::new() };
+    let mut reader = MessageReader { path: vec![PathStep::Field(root)], enclosing: Vec::new(), findings: Vec::new() };
     if !json.is_null() {
         reader.fields(message, json);
     }
@@ -53,6 +69,8 @@ enum PathStep<'a> {
 
 struct MessageReader<'a> {
     path: Vec<PathStep<'a>>,
+    /// Messages around the current one, with the length of their paths.
+    enclosing: Vec<(MessageDescriptor, usize)>,
     findings: Vec<FieldFinding>,
 }
 
@@ -62,10 +80,11 @@ impl<'a> MessageReader<'a> {
             return self.mismatch("an object", json);
         };
         let descriptor = message.descriptor();
+        self.enclosing.push((descriptor.clone(), self.path.len()));
         for (name, value) in entries {
             let Some(field) = field_of(&descriptor, entries, name) else {
                 if name != TYPE {
-                    self.unknown(name);
+                    self.unknown(&descriptor, name);
                 }
                 continue;
             };
@@ -78,6 +97,7 @@ impl<'a> MessageReader<'a> {
             }
             self.path.pop();
         }
+        self.enclosing.pop();
     }
 
     fn field(&mut self, field: &FieldDescriptor, json: &'a Value) -> Option<Field> {
@@ -244,33 +264,66 @@ impl<'a> MessageReader<'a> {
         self.find(Severity::Error, message);
     }
 
-    fn unknown(&mut self, name: &'a str) {
+    fn unknown(&mut self, descriptor: &MessageDescriptor, name: &'a str) {
+        let hint = self.hint(descriptor, name);
         self.path.push(PathStep::Field(name));
-        self.find(Severity::Warning, "unknown field".to_owned());
+        self.add(Severity::Warning, "unknown field".to_owned(), hint);
         self.path.pop();
     }
 
+    /// What the user may have meant: a similar name, or the same one at another level.
+    fn hint(&self, descriptor: &MessageDescriptor, name: &str) -> String {
+        let fields: Vec<FieldDescriptor> = descriptor.fields().collect();
+        if let Some(similar) = suggest::similar(name, fields.iter().map(FieldDescriptor::json_name)) {
+            return format!("; did you mean {similar:?}?");
+        }
+        let around = self.enclosing.iter().rev().skip(1).find(|(message, _)| has_field(message, name));
+        if let Some((_, length)) = around {
+            let place = match rendered(&self.path[..*length]) {
+                path if path.is_empty() => "the top level".to_owned(),
+                path => format!("{path:?}"),
+            };
+            return format!("; it is a field of {place}: check the indentation");
+        }
+        let holds = |field: &&FieldDescriptor| field.kind().as_message().is_some_and(|inner| has_field(inner, name));
+        let below: Vec<&str> = fields.iter().filter(holds).map(FieldDescriptor::json_name).take(3).collect();
+        match below.as_slice() {
+            [] => String::new(),
+            names => format!("; it belongs below {}: check the indentation", names.join(" or ")),
+        }
+    }
+
     fn find(&mut self, severity: Severity, message: String) {
+        self.add(severity, message, String::new());
+    }
+
+    fn add(&mut self, severity: Severity, message: String, hint: String) {
         let steps = self.path.iter().filter_map(|step| match step {
             PathStep::Field("") => None,
             PathStep::Field(name) | PathStep::Key(name) => Some((*name).to_owned()),
             PathStep::Index(index) => Some(index.to_string()),
         });
-        self.findings.push(FieldFinding { severity, path: self.rendered(), steps: steps.collect(), message });
+        let (path, steps) = (rendered(&self.path), steps.collect());
+        self.findings.push(FieldFinding { severity, path, steps, message, hint });
     }
+}
 
-    fn rendered(&self) -> String {
-        let mut path = String::new();
-        for step in &self.path {
-            let _ = match step {
-                PathStep::Field(name) if path.is_empty() => write!(path, "{}", clip(name)),
-                PathStep::Field(name) => write!(path, ".{}", clip(name)),
-                PathStep::Key(key) => write!(path, "[{:?}]", clip(key)),
-                PathStep::Index(index) => write!(path, "[{index}]"),
-            };
-        }
-        path
+/// The path as users write it.
+fn rendered(steps: &[PathStep<'_>]) -> String {
+    let mut path = String::new();
+    for step in steps {
+        let _ = match step {
+            PathStep::Field(name) if path.is_empty() => write!(path, "{}", clip(name)),
+            PathStep::Field(name) => write!(path, ".{}", clip(name)),
+            PathStep::Key(key) => write!(path, "[{:?}]", clip(key)),
+            PathStep::Index(index) => write!(path, "[{index}]"),
+        };
     }
+    path
+}
+
+fn has_field(message: &MessageDescriptor, name: &str) -> bool {
+    !is_well_known(message.full_name()) && message.get_field_by_json_name(name).is_some()
 }
 
 /// A hint: YAML parses an unquoted `y` or `1.10` as a boolean or number.

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::text::clip;
 use super::{Meta, timestamp};
 use crate::config::problem::FileLocation;
 use crate::names::Str;
+use crate::suggest;
 
 /// Parses metadata; the second value are the mistakes in it. Without a namespace the object is in the empty one, as in
 /// upstream's file store.
-pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<String>) {
+pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<MetaMistake>) {
     let mut mistakes = Vec::new();
     let empty = Map::new();
     let entries = match json {
@@ -21,6 +23,7 @@ pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<S
             &empty
         }
     };
+    let misspelt = misspelt(entries);
     let created = created(entries, &mut mistakes);
     let mut text = |key: &str| scalar(entries.get(key), &format!("metadata.{key}"), &mut mistakes);
     let (name, namespace, resource_version) = (text("name"), text("namespace"), text("resourceVersion"));
@@ -39,8 +42,53 @@ pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<S
         generation: entries.get("generation").and_then(Value::as_i64).unwrap_or_default(),
         location: Some(location),
     };
+    let of_values = mistakes.into_iter().map(|message| MetaMistake { key: None, hides_name: false, message });
+    let mistakes = of_values.chain(misspelt).collect();
     (meta, mistakes)
 }
+
+/// A mistake in metadata.
+pub(super) struct MetaMistake {
+    /// The key that is misspelt.
+    pub(super) key: Option<String>,
+    /// Name or namespace are misspelt: it is not known which object this is.
+    pub(super) hides_name: bool,
+    pub(super) message: String,
+}
+
+/// Keys of Kubernetes' metadata.
+const KNOWN: &[&str] = &[
+    "name",
+    "namespace",
+    "labels",
+    "annotations",
+    "generateName",
+    "creationTimestamp",
+    "resourceVersion",
+    "generation",
+    "uid",
+    "selfLink",
+    "managedFields",
+    "ownerReferences",
+    "finalizers",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "clusterName",
+];
+
+/// Unknown keys that resemble a known one. Others may come from newer versions of Kubernetes.
+fn misspelt(entries: &Map<String, Value>) -> Vec<MetaMistake> {
+    let unknown = entries.keys().filter(|key| !KNOWN.contains(&key.as_str()));
+    let mistake = |key: &String| {
+        let meant = suggest::similar(key, KNOWN.iter().copied().filter(|known| !entries.contains_key(*known)))?;
+        let message = format!("unknown field {:?}; did you mean {meant:?}?", format!("metadata.{}", clip(key)));
+        Some(MetaMistake { key: Some(key.clone()), hides_name: ["name", "namespace"].contains(&meant), message })
+    };
+    unknown.filter_map(mistake).take(MOST).collect()
+}
+
+/// Maximum number of misspelt keys that are reported.
+const MOST: usize = 20;
 
 /// The automatic addresses in the status of a ServiceEntry.
 pub(super) fn auto_addresses(status: Option<&Value>) -> Vec<(Str, Str)> {

@@ -7,10 +7,12 @@ use serde_json::{Map, Value};
 
 use super::lines::{FieldPath, lines_of};
 use super::message::FieldFinding;
+use super::meta::{self, MetaMistake};
 use super::text::{self, Chunk, SyntaxError, clip};
-use super::{Kind, Meta, Object, message, meta};
-use crate::config::problem::{FileLocation, Problem, Severity, Subject};
+use super::{Kind, Meta, Object, message};
+use crate::config::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 use crate::names::Str;
+use crate::suggest;
 
 /// Maximum number of findings per object; the rest is only counted.
 const MOST_FINDINGS: usize = 20;
@@ -40,7 +42,8 @@ pub fn documents(text: &str, file: &str) -> Parsed {
                 let line = if line == 0 { location.line } else { line };
                 let location = FileLocation { file: file.clone(), line };
                 let message = format!("could not parse the document: {message}");
-                parsed.problems.push(Problem::error(Subject::File(file.clone()), message).at(Some(location)));
+                let problem = Problem::error(Subject::File(file.clone()), message).coded(ProblemCode::Syntax);
+                parsed.problems.push(problem.at(Some(location)));
             }
         }
         unreported.add(&mut parsed.problems);
@@ -71,7 +74,7 @@ impl UnreportedProblems {
         let severity = self.severity?;
         let message = format!("and {} more problems in this file", self.count).into();
         let location = Some(FileLocation { file: file.clone(), line: 0 });
-        Some(Problem { severity, about: Subject::File(file.clone()), location, message })
+        Some(Problem::new(severity, Subject::File(file.clone()), message).coded(ProblemCode::Limit).at(location))
     }
 }
 
@@ -131,11 +134,15 @@ impl<'a> DocumentReader<'a> {
     fn document(&mut self, json: &Value, lists_left: usize) {
         let about = Subject::File(self.location.file.clone());
         let Value::Object(entries) = json else {
-            return self.report(Problem::error(about, "a document must be an object with apiVersion and kind"));
+            let message = "a document must be an object with apiVersion and kind";
+            return self.report(Problem::error(about, message).coded(ProblemCode::NotAnObject));
         };
         let (api_version, kind) = (text_of(entries, "apiVersion"), text_of(entries, "kind"));
         if kind.is_empty() {
-            return self.report(Problem::error(about, "the document has no kind"));
+            let misspelt = entries.keys().find(|key| suggest::similar(key, ["kind"]).is_some());
+            let hint = misspelt.map_or_else(String::new, |key| format!("; did you mean \"kind\" by {:?}?", clip(key)));
+            let problem = Problem::error(about, format!("the document has no kind{hint}"));
+            return self.report_at(problem.coded(ProblemCode::NotAnObject), misspelt);
         }
         if let Some(kind) = Kind::of(api_version, kind) {
             return self.object(kind, entries);
@@ -148,7 +155,10 @@ impl<'a> DocumentReader<'a> {
                     self.steps.truncate(self.steps.len() - 2);
                 }
             }
-            _ => self.report(not_known(api_version, kind, entries)),
+            _ => {
+                let (problem, key) = unknown_kind(api_version, kind, entries);
+                self.report_at(problem, Some(key));
+            }
         }
     }
 
@@ -161,23 +171,69 @@ impl<'a> DocumentReader<'a> {
             meta.health = meta::health(entries.get("status"));
         }
         let about = Subject::Object(meta.key(kind));
-        for mistake in mistakes {
-            self.report(Problem::warning(about.clone(), mistake));
+        if self.metadata(&about, mistakes) == Usable::No || self.keys(kind, &about, entries) == Usable::No {
+            return;
         }
         if meta.name.is_empty() {
-            self.report(Problem::warning(about.clone(), "metadata.name is missing"));
-        }
-        for key in entries.keys().filter(|key| !KNOWN_KEYS.contains(&key.as_str())).take(MOST_FINDINGS) {
-            self.report(Problem::warning(about.clone(), format!("unknown field {:?}", clip(key))));
+            let problem = Problem::warning(about.clone(), "metadata.name is missing");
+            self.report(problem.coded(ProblemCode::Metadata));
         }
         self.spec(kind, entries.get("spec").unwrap_or(&Value::Null), meta, &about);
+    }
+
+    /// Reports mistakes in metadata. A document whose name is misspelt may be any object of the file.
+    fn metadata(&mut self, about: &Subject, mistakes: Vec<MetaMistake>) -> Usable {
+        let hides_name = mistakes.iter().any(|mistake| mistake.hides_name);
+        for mistake in mistakes {
+            let problem = match mistake.hides_name {
+                true => Problem::error(Subject::File(self.location.file.clone()), mistake.message)
+                    .coded(ProblemCode::MisspeltMetadata),
+                false => Problem::warning(about.clone(), mistake.message).coded(ProblemCode::Metadata),
+            };
+            let steps = ["metadata".to_owned()].into_iter().chain(mistake.key);
+            self.report_below(problem, steps);
+        }
+        if hides_name { Usable::No } else { Usable::Yes }
+    }
+
+    /// Reports unknown keys next to `spec`. Without `metadata` or `spec`, a similar key hides the name or the whole
+    /// content of the object.
+    fn keys(&mut self, kind: Kind, about: &Subject, entries: &Map<String, Value>) -> Usable {
+        let missing = |key: &&str| !entries.contains_key(*key);
+        let mut usable = Usable::Yes;
+        for key in entries.keys().filter(|key| !KNOWN_KEYS.contains(&key.as_str())).take(MOST_FINDINGS) {
+            let meant = suggest::similar(key, KNOWN_KEYS.iter().copied().filter(missing));
+            let of_spec = || kind.message().and_then(|name| api::reflect::istio().get_message_by_name(name));
+            let hint = match meant {
+                Some(meant) => format!("; did you mean {meant:?}?"),
+                None if of_spec().is_some_and(|spec| spec.get_field_by_json_name(key).is_some()) => {
+                    "; it is a field of \"spec\": check the indentation".to_owned()
+                }
+                None => String::new(),
+            };
+            let message = format!("unknown field {:?}{hint}", clip(key));
+            let problem = match meant {
+                Some("metadata") => Problem::error(Subject::File(self.location.file.clone()), message)
+                    .coded(ProblemCode::MisspeltMetadata),
+                Some("spec") => Problem::error(about.clone(), message).coded(ProblemCode::UnknownField),
+                _ => Problem::warning(about.clone(), message).coded(ProblemCode::UnknownField),
+            };
+            if problem.severity == Severity::Error {
+                usable = Usable::No;
+            }
+            self.report_at(problem, Some(key));
+        }
+        usable
     }
 
     fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Subject) {
         let Some(message) = kind.message() else {
             return match kind.read(json) {
                 Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
-                Err(error) => self.report(Problem::error(about.clone(), format!("could not read the spec: {error}"))),
+                Err(error) => {
+                    let problem = Problem::error(about.clone(), format!("could not read the spec: {error}"));
+                    self.report_below(problem.coded(ProblemCode::WrongValue), ["spec".to_owned()]);
+                }
             };
         };
         let Some(descriptor) = api::reflect::istio().get_message_by_name(message) else {
@@ -199,8 +255,25 @@ impl<'a> DocumentReader<'a> {
 
     /// Adds a problem of the whole object.
     fn report(&mut self, problem: Problem) {
-        self.problems.push((problem.at(Some(self.location.clone())), self.steps.clone()));
+        self.report_below(problem, []);
     }
+
+    /// Adds a problem of a key of the object.
+    fn report_at(&mut self, problem: Problem, key: Option<impl Into<String>>) {
+        self.report_below(problem, key.map(Into::into));
+    }
+
+    fn report_below(&mut self, problem: Problem, steps: impl IntoIterator<Item = String>) {
+        let steps = self.steps.iter().cloned().chain(steps).collect();
+        self.problems.push((problem.at(Some(self.location.clone())), steps));
+    }
+}
+
+/// Whether a document can be used despite its problems.
+#[derive(PartialEq)]
+enum Usable {
+    Yes,
+    No,
 }
 
 const KNOWN_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
@@ -216,29 +289,54 @@ pub(super) fn problems(
     let shown = findings.into_iter().take(MOST_FINDINGS).map(|finding| {
         let message = match finding.severity {
             Severity::Error => format!("could not read {}: {}", finding.path, finding.message),
-            _ => format!("{} {:?}", finding.message, finding.path),
+            _ => format!("{} {:?}{}", finding.message, finding.path, finding.hint),
         };
-        let location = Some(location.clone());
-        (Problem { severity: finding.severity, about: about.clone(), location, message: message.into() }, finding.steps)
+        let code = match finding.severity {
+            Severity::Error => ProblemCode::WrongValue,
+            Severity::Warning | Severity::Info => ProblemCode::UnknownField,
+        };
+        let problem = Problem::new(finding.severity, about.clone(), message.into()).coded(code);
+        (problem.at(Some(location.clone())), finding.steps)
     });
     let rest = Problem::warning(about.clone(), format!("and {more} more")).at(Some(location.clone()));
     shown.chain((more > 0).then_some((rest, FieldPath::new()))).collect()
 }
 
-fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>) -> Problem {
-    let name = entries.get("metadata").and_then(|meta| meta.get("name")).and_then(Value::as_str).unwrap_or_default();
-    // One of our kinds with a wrong version is most likely a mistake; other kinds are not ours.
-    let severity = match Kind::ALL.iter().any(|known| known.as_str() == kind && api_version.starts_with(known.group()))
-    {
-        true => Severity::Warning,
-        false => Severity::Info,
+/// The problem of a document of no known kind, and the key at fault. A kind or group that resembles ours, or an unknown
+/// kind of Istio's groups, is a mistake; others are not ours.
+fn unknown_kind(api_version: &str, kind: &str, entries: &Map<String, Value>) -> (Problem, &'static str) {
+    let text = |key: &str| entries.get("metadata").and_then(|meta| meta.get(key)).and_then(Value::as_str);
+    let meant = meant_kind(api_version, kind);
+    let group = api_version.split('/').next().unwrap_or_default();
+    let is_istios = group.ends_with(".istio.io") && Kind::ALL.iter().any(|known| known.group() == group);
+    let severity = if meant.is_some() || is_istios { Severity::Warning } else { Severity::Info };
+    let (key, hint) = match meant {
+        Some(meant) if meant.as_str() == kind => {
+            let version = meant.versions().first().copied().unwrap_or_default();
+            ("apiVersion", format!("; did you mean apiVersion \"{}/{version}\"?", meant.group()))
+        }
+        Some(meant) => ("kind", format!("; did you mean kind {:?}?", meant.as_str())),
+        None => ("kind", String::new()),
     };
-    Problem {
-        severity,
-        about: Subject::Document { kind: kind.into(), namespace: None, name: name.into() },
-        location: None,
-        message: format!("kind {:?} of apiVersion {:?} is not supported", clip(kind), clip(api_version)).into(),
-    }
+    let message = format!("kind {:?} of apiVersion {:?} is not supported{hint}", clip(kind), clip(api_version));
+    let about = Subject::Document {
+        kind: kind.into(),
+        namespace: text("namespace").map(Into::into),
+        name: text("name").unwrap_or_default().into(),
+    };
+    (Problem::new(severity, about, message.into()).coded(ProblemCode::UnknownKind), key)
+}
+
+/// The kind that a user may have meant: of the same or a similar name, in the same, a similar or no group.
+fn meant_kind(api_version: &str, kind: &str) -> Option<Kind> {
+    let group = api_version.split('/').next().unwrap_or_default();
+    let is_near = |known: &&Kind| {
+        group.is_empty() || group == known.group() || suggest::similar(group, [known.group()]).is_some()
+    };
+    let near: Vec<Kind> = Kind::ALL.iter().filter(is_near).copied().collect();
+    let found = suggest::similar(kind, near.iter().map(|known| known.as_str()))?;
+    // Without a group, the name must be exact: many projects have similar ones.
+    near.into_iter().find(|known| known.as_str() == found && (!group.is_empty() || found == kind))
 }
 
 fn text_of<'a>(entries: &'a Map<String, Value>, key: &str) -> &'a str {
@@ -287,8 +385,12 @@ mod tests {
     fn unknown_fields_are_warned_about_by_path() {
         let parsed = with_spec("{hosts: [h], htp: [], http: [{timeuot: 1s, route: [{destination: {hosst: x}}]}]}");
         let about = "Warning f.yaml:4: VirtualService shop/a: unknown field";
-        let paths = ["spec.htp", "spec.http[0].timeuot", "spec.http[0].route[0].destination.hosst"];
-        assert_eq!(shown(&parsed), paths.map(|path| format!("{about} {path:?}")));
+        let fields = [
+            ("spec.htp", "http"),
+            ("spec.http[0].timeuot", "timeout"),
+            ("spec.http[0].route[0].destination.hosst", "host"),
+        ];
+        assert_eq!(shown(&parsed), fields.map(|(path, meant)| format!("{about} {path:?}; did you mean {meant:?}?")));
         assert_eq!(parsed.objects.len(), 1);
     }
 
@@ -380,8 +482,8 @@ mod tests {
         assert_eq!(
             shown[1..],
             [
-                "Warning f:12: VirtualService /a: unknown field \"spec.htp\"",
-                "Warning f:19: VirtualService /b: unknown field \"spec.htp\""
+                "Warning f:12: VirtualService /a: unknown field \"spec.htp\"; did you mean \"http\"?",
+                "Warning f:19: VirtualService /b: unknown field \"spec.htp\"; did you mean \"http\"?"
             ]
         );
     }
@@ -389,9 +491,56 @@ mod tests {
     #[test]
     fn unknown_kinds_are_reported_as_info() {
         let parsed = documents("apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "f");
-        assert_eq!(shown(&parsed), ["Info f:1: Service s: kind \"Service\" of apiVersion \"v1\" is not supported"]);
+        assert_eq!(shown(&parsed), ["Info f:2: Service s: kind \"Service\" of apiVersion \"v1\" is not supported"]);
         let parsed = documents("apiVersion: networking.istio.io/v9\nkind: Sidecar\nmetadata: {name: s}\n", "f");
         assert_eq!(parsed.problems[0].severity, Severity::Warning);
+    }
+
+    #[test]
+    fn misspelt_kinds_and_levels_are_recognized() {
+        let hint_of = |text: &str| {
+            let parsed = documents(text, "f");
+            let problem = parsed.problems.first().map(|p| (p.severity, p.message.to_string()));
+            let (severity, message) = problem.unwrap_or_else(|| panic!("no problem in {text}"));
+            (severity, message.split_once("; ").map(|(_, hint)| hint.to_owned()).unwrap_or_default())
+        };
+        let meta = "metadata: {name: a}";
+        for (text, severity, hint) in [
+            (
+                format!("apiVersion: networking.istio.io/v1\nkind: VirtualServce\n{meta}"),
+                Severity::Warning,
+                "did you mean kind \"VirtualService\"?",
+            ),
+            (
+                format!("apiVersion: networkin.istio.io/v1\nkind: Sidecar\n{meta}"),
+                Severity::Warning,
+                "did you mean apiVersion \"networking.istio.io/v1\"?",
+            ),
+            (
+                format!("kind: Sidecar\n{meta}"),
+                Severity::Warning,
+                "did you mean apiVersion \"networking.istio.io/v1\"?",
+            ),
+            (format!("apiVersion: networking.istio.io/v1\nkind: Foo\n{meta}"), Severity::Warning, ""),
+            (format!("apiVersion: apps/v1\nkind: Deployment\n{meta}"), Severity::Info, ""),
+            (
+                format!("{SERVICE}{meta}\nspec: {{hosts: [h], route: []}}"),
+                Severity::Warning,
+                "it belongs below http or tls or tcp: check the indentation",
+            ),
+            (
+                format!("{SERVICE}{meta}\nspec: {{http: [{{hosts: [h]}}]}}"),
+                Severity::Warning,
+                "it is a field of \"spec\": check the indentation",
+            ),
+            (
+                format!("{SERVICE}{meta}\nhosts: [h]"),
+                Severity::Warning,
+                "it is a field of \"spec\": check the indentation",
+            ),
+        ] {
+            assert_eq!(hint_of(&text), (severity, hint.to_owned()), "{text}");
+        }
     }
 
     #[test]

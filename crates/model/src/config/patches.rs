@@ -18,7 +18,7 @@ use serde_json::{Map, Number};
 use super::message::{self, FieldFinding};
 use super::pattern;
 use super::{Config, Kind, encode};
-use crate::config::problem::{Problem, Severity};
+use crate::config::problem::{Problem, ProblemCode, Severity};
 use crate::hashed::Hashed;
 use crate::proxy::Proxy;
 use crate::settings::Knobs;
@@ -120,7 +120,7 @@ impl PatchSet {
                  (PILOTAGE_PATCH_BYTES); keep scripts and modules in files of the proxy or behind ExtensionConfig",
                 knobs.patch_bytes
             );
-            Problem::error(about, message).at(meta.location.clone())
+            Problem::error(about, message).coded(ProblemCode::Limit).at(meta.location.clone())
         })
     }
 

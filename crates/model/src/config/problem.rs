@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Key;
+pub use super::codes::{CodePage, ProblemCode};
 use crate::names::{ClusterId, Namespace, ServiceKey, Str};
 use crate::printable::clipped;
 use crate::service::Registry;
@@ -13,6 +14,7 @@ const LONGEST_NAME: usize = 300;
 /// One problem of one object, file or source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
+    pub code: ProblemCode,
     pub severity: Severity,
     pub about: Subject,
     pub location: Option<FileLocation>,
@@ -70,17 +72,33 @@ pub enum Severity {
     Info,
     /// Part of the object has no effect.
     Warning,
-    /// The object, or a file, is not used.
+    /// The object, or a file, is not used, or requests that follow it fail.
     Error,
 }
 
 impl Problem {
     pub fn error(about: impl Into<Subject>, message: impl Into<Str>) -> Problem {
-        Problem { severity: Severity::Error, about: about.into(), location: None, message: message.into() }
+        Problem::new(Severity::Error, about.into(), message.into())
     }
 
     pub fn warning(about: impl Into<Subject>, message: impl Into<Str>) -> Problem {
-        Problem { severity: Severity::Warning, about: about.into(), location: None, message: message.into() }
+        Problem::new(Severity::Warning, about.into(), message.into())
+    }
+
+    pub fn info(about: impl Into<Subject>, message: impl Into<Str>) -> Problem {
+        Problem::new(Severity::Info, about.into(), message.into())
+    }
+
+    /// A problem with the general code of its subject.
+    pub fn new(severity: Severity, about: Subject, message: Str) -> Problem {
+        Problem { code: about.general_code(severity), severity, about, location: None, message }
+    }
+
+    /// Sets a more specific code.
+    #[must_use]
+    pub fn coded(mut self, code: ProblemCode) -> Problem {
+        self.code = code;
+        self
     }
 
     #[must_use]
@@ -91,6 +109,22 @@ impl Problem {
 }
 
 impl Subject {
+    /// The code of problems without a specific one.
+    fn general_code(&self, severity: Severity) -> ProblemCode {
+        match self {
+            Subject::Object(_) | Subject::Document { .. } if severity == Severity::Error => ProblemCode::InvalidObject,
+            Subject::Object(_) | Subject::Document { .. } => ProblemCode::WithoutEffect,
+            Subject::File(_) => ProblemCode::UnreadableFile,
+            Subject::Service(_) => ProblemCode::ServiceConflict,
+            Subject::RegistryService { .. } => ProblemCode::RegistryService,
+            Subject::Route(_) => ProblemCode::Route,
+            Subject::Cluster(_) => ProblemCode::Cluster,
+            Subject::Resource { .. } | Subject::ResourceType(_) | Subject::VirtualHost(_) => ProblemCode::Resource,
+            Subject::Source(_) => ProblemCode::Source,
+            Subject::Setting(_) => ProblemCode::Setting,
+        }
+    }
+
     pub fn registry_service(registry: Registry, name: impl Into<Str>) -> Subject {
         Subject::RegistryService { registry, name: name.into() }
     }
@@ -113,6 +147,17 @@ impl fmt::Display for FileLocation {
         match self.line {
             0 => f.write_str(&self.file),
             line => write!(f, "{}:{line}", self.file),
+        }
+    }
+}
+
+impl Severity {
+    /// The name in logs, metrics and debug pages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
         }
     }
 }
@@ -142,9 +187,11 @@ impl fmt::Display for Subject {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(location) = &self.location {
-            write!(f, "{location}: ")?;
+        match (&self.location, &self.about) {
+            (Some(location), Subject::File(file)) if location.file == *file => write!(f, "{location}")?,
+            (Some(location), about) => write!(f, "{location}: {about}")?,
+            (None, about) => write!(f, "{about}")?,
         }
-        write!(f, "{}: {}", self.about, self.message)
+        write!(f, ": {}", self.message)
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Chunk<'a> {
 
 /// Splits at `---` and `...` lines before parsing, as Kubernetes does, so that a syntax error cannot affect other
 /// documents.
-fn chunks(text: &str) -> Vec<Chunk<'_>> {
+pub(super) fn chunks(text: &str) -> Vec<Chunk<'_>> {
     let mut found = Vec::new();
     let mut start = (1, 0);
     let mut offset = 0;
@@ -88,7 +88,7 @@ impl<'a> Chunk<'a> {
     }
 
     /// The first line that is not a comment, a directive or blank.
-    fn first_line(&self) -> Option<u32> {
+    pub(super) fn first_line(&self) -> Option<u32> {
         let position = self.text.lines().position(|line| {
             let line = line.trim();
             !line.is_empty() && !line.starts_with(['#', '%'])

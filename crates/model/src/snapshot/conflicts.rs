@@ -114,7 +114,7 @@ fn problem(
         ConflictPolicy::Reject => (Severity::Error, "not served until only one registry has it".to_owned()),
     };
     let message = format!("registries {} all have it: {outcome}", names.join(", "));
-    Problem { severity, about: key.clone().into(), location: None, message: message.into() }
+    Problem::new(severity, key.clone().into(), message.into())
 }
 
 /// A port of another registry that the first one lacks: its endpoints would be lost silently.

@@ -3,7 +3,7 @@
 
 use super::objects::{Objects, StoredObject};
 use crate::change::SourceId;
-use crate::config::problem::{Problem, Severity};
+use crate::config::problem::{Problem, ProblemCode, Severity};
 use crate::config::{Key, Object};
 use crate::names::Str;
 
@@ -40,8 +40,8 @@ impl Objects {
                 }
             };
             let severity = if is_same { Severity::Info } else { Severity::Error };
-            let about = key.clone().into();
-            Some(Problem { severity, about, location: object.meta.location.clone(), message: message.into() })
+            let problem = Problem::new(severity, key.clone().into(), message.into()).coded(ProblemCode::StoreConflict);
+            Some(problem.at(object.meta.location.clone()))
         };
         Some(self.shadowed.iter().filter_map(problem).collect())
     }

@@ -1,26 +1,32 @@
-//! Builds a snapshot from configuration files. Documents that cannot be parsed become problems.
+//! Builds a snapshot from configuration files. Documents that cannot be parsed become problems. Services, EndpointSlices
+//! and Pods are joined as those of a cluster are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use model::analysis::{self, CheckInput, Finding};
 use model::change::{Batch, Change, SourceId};
+use model::config::check::checked;
 use model::config::mesh::{default_mesh, parse_mesh};
-use model::config::parse::documents;
-use model::config::validate::validate;
-use model::config::{Meta, Object};
+use model::config::{Kind, lines, read_yaml};
 use model::hashed::Hashed;
-use model::problem::{Problem, Severity, Subject};
+use model::problem::{Problem, Subject};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
+use serde_json::Value;
+use sources::kubernetes::join::{ClusterOptions, ClusterState};
+use sources::kubernetes::schema::ClusterObject;
 
 use super::gather::GatheredFiles;
+use crate::objects::documents::parts;
 
-/// The snapshot built from the files, and the files' names.
+/// The snapshot built from the files, and the files' names and texts.
 pub(super) struct AnalyzedFiles {
-    pub(super) world: Snapshot,
-    pub(super) names: Vec<String>,
+    world: Snapshot,
+    texts: Vec<(String, String)>,
+    has_services: bool,
+    has_pods: bool,
 }
 
 /// Reads files and folders. An argument that cannot be read is an error; every other mistake is a problem in the snapshot.
@@ -37,16 +43,9 @@ pub(super) fn read(
     let GatheredFiles { texts, mut problems, .. } = gathered;
     let mut changes = Vec::new();
     for (name, text) in &texts {
-        let parsed = documents(text, name);
+        let parsed = checked(text, name, namespace);
         problems.extend(parsed.problems);
-        for object in parsed.objects {
-            let object = placed(object, namespace);
-            let found = validate(&object);
-            if found.iter().all(|problem| problem.severity < Severity::Error) {
-                changes.push(Change::Applied(object));
-            }
-            problems.extend(found);
-        }
+        changes.extend(parsed.objects.into_iter().map(Change::Applied));
     }
     if ignore_unreadable {
         problems.retain(|problem| !is_about_file(problem));
@@ -60,11 +59,63 @@ pub(super) fn read(
             mesh
         }
     };
-    changes.push(Change::Problems(problems));
     let settings = Settings { mesh, ..Settings::default() };
-    let batch = Batch { source: SourceId("files".into()), changes };
-    let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
-    Ok(AnalyzedFiles { world, names: texts.into_iter().map(|(name, _)| name).collect() })
+    let objects: Vec<ClusterObject> = texts.iter().flat_map(|(_, text)| cluster_objects(text, namespace)).collect();
+    let has_services = objects.iter().any(|object| matches!(object, ClusterObject::Service(_)));
+    let has_pods = objects.iter().any(|object| matches!(object, ClusterObject::Pod(_)));
+    let mut cluster = ClusterState::new(ClusterOptions::own(&settings), settings.clone());
+    objects.into_iter().for_each(|object| cluster.apply(object));
+    changes.push(Change::Problems(problems));
+    let batches = vec![
+        Batch { source: SourceId("files".into()), changes },
+        Batch { source: SourceId("Kubernetes".into()), changes: cluster.changes() },
+    ];
+    let (world, _) = Snapshot::empty(settings).apply(batches);
+    Ok(AnalyzedFiles { world, texts, has_services, has_pods })
+}
+
+impl AnalyzedFiles {
+    /// The findings, with the lines of their values.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let mut found = analysis::analyze_with(&self.world, |input| self.knows(input));
+        for (name, text) in &self.texts {
+            let of_file = found.iter_mut().filter(|finding| !finding.field.is_empty());
+            let mut fields: Vec<(&mut u32, &str)> = of_file
+                .filter_map(|finding| {
+                    let location = finding.location.as_mut().filter(|location| *location.file == **name)?;
+                    Some((&mut location.line, finding.field.as_str()))
+                })
+                .collect();
+            lines::locate(text, &mut fields);
+        }
+        found
+    }
+
+    /// Checks that were left out, and why.
+    pub(super) fn left_out(&self) -> Vec<String> {
+        let why = |input: CheckInput| match input {
+            CheckInput::Services => "the files have neither a Service nor a ServiceEntry",
+            _ => "the files have no Pod",
+        };
+        let unknown = analysis::CHECKS.iter().filter(|(_, _, input, _)| !self.knows(*input));
+        unknown.map(|(name, _, input, _)| format!("check left out: {name}: {}", why(*input))).collect()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Files rarely have everything: what no file has may be in the cluster.
+    fn knows(&self, input: CheckInput) -> bool {
+        match input {
+            CheckInput::Objects | CheckInput::Problems => true,
+            CheckInput::Services => self.has_services || self.world.objects.of(Kind::ServiceEntry).next().is_some(),
+            CheckInput::Workloads => {
+                // Sidecars without a selector need no workload.
+                self.has_pods || self.world.objects.of(Kind::Sidecar).next().is_some()
+            }
+        }
+    }
 }
 
 /// Whether a problem is about a document that is not an object.
@@ -72,10 +123,31 @@ fn is_about_file(problem: &Problem) -> bool {
     matches!(problem.about, Subject::File(_))
 }
 
-fn placed(object: Object, namespace: &str) -> Object {
-    if !object.meta.namespace.is_empty() || object.spec.kind().is_cluster_wide() {
-        return object;
-    }
-    let meta = Meta { namespace: namespace.into(), ..Meta::clone(&object.meta) };
-    Object { meta: Arc::new(meta), spec: object.spec }
+/// Services, EndpointSlices, Pods, Nodes and Namespaces of a text. Documents that cannot be parsed are reported elsewhere.
+fn cluster_objects(text: &str, namespace: &str) -> Vec<ClusterObject> {
+    let documents = parts(text).into_iter().filter_map(|(_, part)| read_yaml(part).ok());
+    let items = documents.flat_map(|document| match document {
+        Value::Object(mut list) if list.get("kind").and_then(Value::as_str) == Some("List") => {
+            match list.shift_remove("items") {
+                Some(Value::Array(items)) => items,
+                _ => Vec::new(),
+            }
+        }
+        object => vec![object],
+    });
+    let read = |mut object: Value| {
+        let meta = object.get_mut("metadata")?.as_object_mut()?;
+        meta.entry("namespace").or_insert_with(|| namespace.into());
+        let object = ClusterObject::read(object).ok()?;
+        let is_read = matches!(
+            object,
+            ClusterObject::Service(_)
+                | ClusterObject::EndpointSlice(_)
+                | ClusterObject::Pod(_)
+                | ClusterObject::Node(_)
+                | ClusterObject::Namespace(_)
+        );
+        is_read.then_some(object)
+    };
+    items.filter_map(read).collect()
 }

@@ -1,5 +1,5 @@
-//! `pilotctl analyze`: reports likely mistakes in configuration files, with the codes, formats and exit status of
-//! `istioctl analyze`. The checks are in `model::analysis`. Running clusters are not contacted.
+//! `pilotctl analyze`: reports likely mistakes in configuration files or of a running server, with the codes, formats and
+//! exit status of `istioctl analyze`. The checks are in `model::analysis`.
 
 mod files;
 pub(crate) mod gather;
@@ -7,10 +7,13 @@ mod output;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use model::analysis::{self, Finding};
+use model::analysis;
 use model::problem::Severity;
+
+use crate::control_plane::ControlPlaneOptions;
+use output::ShownFinding;
 
 /// Upstream's exit status for findings.
 pub(crate) const FOUND_ISSUES: u8 = 79;
@@ -44,6 +47,11 @@ pub(crate) struct AnalyzeOptions {
     #[arg(long = "meshConfigFile")]
     mesh_config: Option<PathBuf>,
 
+    /// Analyze what a running pilot-discovery serves instead of files, at the address of its --httpAddr or
+    /// --monitoringAddr, as in 127.0.0.1:8080
+    #[arg(long, conflicts_with_all = ["files", "mesh_config", "ignore_unknown"])]
+    server: Option<String>,
+
     /// List the checks and exit
     #[arg(short = 'L', long)]
     list_analyzers: bool,
@@ -75,32 +83,44 @@ impl SeverityLevel {
 }
 
 /// Prints findings; returns the exit status.
-pub(crate) fn run(options: &AnalyzeOptions) -> Result<u8> {
+pub(crate) async fn run(options: &AnalyzeOptions) -> Result<u8> {
     if options.list_analyzers {
-        for (name, description, _) in analysis::CHECKS {
+        for (name, description, _, _) in analysis::CHECKS {
             println!("* {name}:\n  {description}");
         }
         return Ok(0);
     }
     if options.use_kube {
-        bail!("could not analyze a cluster: only files are supported; omit --use-kube");
-    }
-    if options.files.is_empty() {
-        bail!("could not find anything to analyze: name files or folders");
+        bail!("could not analyze a cluster: name files, or a running pilot-discovery with --server");
     }
     let suppressions = options.suppress.iter().map(|text| Suppression::parse(text)).collect::<Result<Vec<_>>>()?;
-    let read = files::read(&options.files, &options.namespace, options.mesh_config.as_deref(), options.ignore_unknown)?;
-    let mut found = analysis::analyze(&read.world);
+    let (mut found, analyzed) = findings(options).await?;
     found.retain(|finding| !suppressions.iter().any(|suppression| suppression.covers(finding)));
-    let shown: Vec<&Finding> =
-        found.iter().filter(|finding| finding.severity >= options.output_threshold.severity()).collect();
+    let shown: Vec<&ShownFinding> =
+        found.iter().filter(|finding| finding.severity() >= options.output_threshold.severity()).collect();
     print!("{}", output::text(&shown, options.output)?);
     if shown.is_empty() {
-        eprintln!("{}", output::nothing_found(&read.names));
+        eprintln!("{}", output::nothing_found(&analyzed));
     }
     // As in upstream, only the log format sets the exit status.
-    let is_over = found.iter().any(|finding| finding.severity >= options.failure_threshold.severity());
+    let is_over = found.iter().any(|finding| finding.severity() >= options.failure_threshold.severity());
     Ok(if is_over && options.output == output::OutputFormat::Log { FOUND_ISSUES } else { 0 })
+}
+
+/// The findings, and the names of what was analyzed.
+async fn findings(options: &AnalyzeOptions) -> Result<(Vec<ShownFinding>, Vec<String>)> {
+    if let Some(server) = &options.server {
+        let page = ControlPlaneOptions::at(server).page("/debug/analyze").await?;
+        let found = serde_json::from_value(page).with_context(|| format!("could not read the answer of {server}"))?;
+        return Ok((found, vec![server.clone()]));
+    }
+    if options.files.is_empty() {
+        bail!("could not find anything to analyze: name files or folders, or a running server with --server");
+    }
+    let read = files::read(&options.files, &options.namespace, options.mesh_config.as_deref(), options.ignore_unknown)?;
+    read.left_out().iter().for_each(|line| eprintln!("{line}"));
+    let found = read.findings().iter().map(ShownFinding::new).collect();
+    Ok((found, read.names().map(str::to_owned).collect()))
 }
 
 /// A pattern of findings that are not reported.
@@ -119,7 +139,7 @@ impl Suppression {
         Ok(Suppression { code: code.to_owned(), kind: kind.to_owned(), name: name.to_owned() })
     }
 
-    fn covers(&self, finding: &Finding) -> bool {
+    fn covers(&self, finding: &ShownFinding) -> bool {
         let Some((kind, full_name)) = finding.origin.split_once(' ') else { return false };
         let Some((namespace, name)) = full_name.split_once('/') else { return false };
         self.code == finding.code && matches(&self.kind, kind) && matches(&self.name, &format!("{name}.{namespace}"))

@@ -14,7 +14,7 @@ use model::change::{Change, SourceId};
 use model::config::Key;
 use model::fetch_requests::{FetchRequests, KeyRequest, KeySource};
 use model::names::Str;
-use model::problem::Problem;
+use model::problem::{Problem, ProblemCode};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -240,8 +240,10 @@ impl KeySetState {
         let problem = |by: &Key| {
             let message = format!("could not fetch the keys of {source}: {failure}");
             match self.keys {
-                Some(_) => Problem::warning(by.clone(), format!("{message}; the last keys stay in use")),
-                None => Problem::error(by.clone(), format!("{message}; its tokens are rejected until then")),
+                Some(_) => Problem::warning(by.clone(), format!("{message}; the last keys stay in use"))
+                    .coded(ProblemCode::KeySet),
+                None => Problem::error(by.clone(), format!("{message}; its tokens are rejected until then"))
+                    .coded(ProblemCode::KeySet),
             }
         };
         self.request.by.iter().map(problem).collect()

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
 use tokio::time::Instant;
 
 use super::collection::Collection;
@@ -97,7 +97,7 @@ impl ListGuard {
                 "a list of {collection} lacks {lost} of {known} known objects: all are kept until the loss has lasted \
                  for {hold_for:?} (PILOTAGE_KUBERNETES_HOLD_LOSSES)"
             );
-            Problem::warning(Subject::Cluster(cluster.into()), message)
+            Problem::warning(Subject::Cluster(cluster.into()), message).coded(ProblemCode::HeldLoss)
         })
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use model::change::{Batch, Change, SourceId};
 use model::conflict::ConflictSettings;
 use model::names::{ClusterId, Str};
-use model::problem::{FileLocation, Problem, Subject};
+use model::problem::{FileLocation, Problem, ProblemCode, Subject};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -185,7 +185,7 @@ impl RegistryConfigFile {
         let problem = |error: &str| {
             let location = FileLocation { file: self.file.name().into(), line: 0 };
             let message = format!("{error}; the registries are watched as before");
-            Problem::error(Subject::File(location.file.clone()), message).at(Some(location))
+            Problem::error(Subject::File(location.file.clone()), message).coded(ProblemCode::Setting).at(Some(location))
         };
         vec![Change::ConflictSettings(Box::new(conflicts)), Change::Problems(error.map(problem).into_iter().collect())]
     }

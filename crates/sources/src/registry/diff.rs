@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::change::Change;
 use model::endpoint::Endpoint;
 use model::names::{ServiceKey, Str};
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
 use model::service::Service;
 use tokio::time::Instant;
 
@@ -239,7 +239,8 @@ impl RegistryDiff {
             "{lost} of {} endpoints vanished at once: they are kept unless the loss lasts {hold_for:?}",
             self.endpoints
         );
-        self.held = Some((since, Problem::warning(Subject::Source("registry".into()), message)));
+        let problem = Problem::warning(Subject::Source("registry".into()), message).coded(ProblemCode::HeldLoss);
+        self.held = Some((since, problem));
         false
     }
 }

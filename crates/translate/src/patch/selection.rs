@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use model::config::patches::Patch;
 use model::config::{Kind, Meta};
 use model::hashed::Hashed;
-use model::problem::Problem;
+use model::problem::{Problem, ProblemCode};
 use model::settings::Knobs;
 use scope::patches::HeldPatch;
 
@@ -135,5 +135,7 @@ fn exceeded(knobs: &Knobs, namespace: &str, held: &HeldPatch) -> Problem {
         knobs.patched_bytes,
         knobs.patch_applications
     );
-    Problem::error(held.filter.key(Kind::EnvoyFilter), message).at(held.filter.location.clone())
+    Problem::error(held.filter.key(Kind::EnvoyFilter), message)
+        .coded(ProblemCode::Limit)
+        .at(held.filter.location.clone())
 }

@@ -23,7 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject", "configapi"],
     ),
     ("agent", &["api", "cli", "model", "net", "trust", "xds"]),
-    ("pilotctl", &["explain", "inject", "model", "net", "trust"]),
+    ("pilotctl", &["explain", "inject", "model", "net", "sources", "trust"]),
     ("testkit", &["api", "net", "trust", "xds"]),
     ("xtask", &[]),
 ];

@@ -13,7 +13,7 @@ use model::change::{Batch, Change, SourceId};
 use model::config::Key;
 use model::names::Str;
 use model::printable::excerpt;
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
 use model::snapshot::Snapshot;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
@@ -301,7 +301,7 @@ impl Kept {
     fn problems(&self) -> Vec<Problem> {
         let objects = self.objects.iter().map(|(key, refused)| {
             let location = refused.pin().and_then(|pin| pin.bad.as_ref()).and_then(|bad| bad.meta.location.clone());
-            Problem::error(key.clone(), text(&refused.affected())).at(location)
+            Problem::error(key.clone(), text(&refused.affected())).coded(ProblemCode::Rejected).at(location)
         });
         let mut kinds: BTreeMap<&TypeUrl, (BTreeSet<&str>, &Affected)> = BTreeMap::new();
         for ((kind, name), affected) in self.resources.values().flatten() {
@@ -311,7 +311,7 @@ impl Kept {
             let first = names.first().copied().unwrap_or_default();
             let others = names.len().saturating_sub(1);
             let about = Subject::Resource { kind: kind.short().into(), name: first.into(), others };
-            Problem::error(about, text(affected))
+            Problem::error(about, text(affected)).coded(ProblemCode::Rejected)
         });
         objects.chain(resources).collect()
     }

@@ -17,7 +17,7 @@ pub use defaults::{default_mesh, default_proxy_config};
 use super::message::{self, FieldFinding};
 use super::text::{self, Chunk};
 use super::{parse, validate};
-use crate::config::problem::{FileLocation, Problem, Severity, Subject};
+use crate::config::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 use crate::hashed::Hashed;
 use crate::names::Str;
 use crate::settings::{Mesh, Networks};
@@ -140,7 +140,7 @@ fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str)
 }
 
 fn failure(message: &str) -> FieldFinding {
-    FieldFinding { severity: Severity::Error, path: String::new(), steps: Vec::new(), message: message.to_owned() }
+    FieldFinding::error(message)
 }
 
 /// The single document of a text; null if it is empty.
@@ -154,13 +154,16 @@ fn single_document<'a>(text: &'a str, file: &str) -> (Value, FileLocation, Optio
     let mut problems = Vec::new();
     if documents.next().is_some() {
         problems.push(
-            Problem::warning(Subject::File(file.clone()), "only the first document is read").at(Some(location.clone())),
+            Problem::warning(Subject::File(file.clone()), "only the first document is read")
+                .coded(ProblemCode::Setting)
+                .at(Some(location.clone())),
         );
     }
     let value = first.content.unwrap_or_else(|error| {
         let location = FileLocation { file: file.clone(), line: if error.line == 0 { first.line } else { error.line } };
         problems.push(
             Problem::error(Subject::File(file), format!("could not parse the document: {}", error.message))
+                .coded(ProblemCode::Syntax)
                 .at(Some(location)),
         );
         Value::Null
@@ -245,7 +248,10 @@ mod tests {
         let (read, problems) = parse_mesh("rootNamespace: x\ndefaultConfig: {concurency: 1}\n", "m");
         assert_eq!(read.root_namespace, "x");
         let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["m:2: MeshConfig: unknown field \"defaultConfig.concurency\""]);
+        assert_eq!(
+            shown,
+            ["m:2: MeshConfig: unknown field \"defaultConfig.concurency\"; did you mean \"concurrency\"?"]
+        );
     }
 
     #[test]

@@ -165,7 +165,7 @@ fn patch_value(apply_to: ApplyTo, value: &Struct, report: &mut Report) {
             Severity::Error => {
                 report.warn(format_args!("the patch has no effect: {}: {}", finding.path, finding.message))
             }
-            _ => report.warn(format_args!("{} {:?}", finding.message, finding.path)),
+            _ => report.warn(format_args!("{} {:?}{}", finding.message, finding.path, finding.hint)),
         }
     }
 }

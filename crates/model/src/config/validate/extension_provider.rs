@@ -69,7 +69,7 @@ fn service_name(service: &str) -> Rule {
     }
     let mut report = Report::default();
     names::namespaced_host(service, HostOf::Sidecar, &mut report);
-    report.into_findings().into_iter().next().map_or(Ok(()), |(_, message)| Err(Violation::from(message)))
+    report.into_findings().into_iter().next().map_or(Ok(()), |finding| Err(Violation::from(finding.message)))
 }
 
 fn particulars(provider: Option<&Provider>) -> Rule {

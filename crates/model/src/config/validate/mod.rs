@@ -31,9 +31,9 @@ mod workload;
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks, ProxyConfig};
 use api::istio::security::v1beta1::authorization_policy::Action;
 
-use self::report::{Report, Rule, Violation};
+use self::report::{Report, Rule, RuleFinding, Violation};
 use super::{Object, Spec};
-use crate::config::problem::{FileLocation, Problem, Subject};
+use crate::config::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 
 /// Problems of a mesh config. If there is an error, upstream keeps its previous config.
 pub fn validate_mesh(mesh: &MeshConfig, location: Option<FileLocation>) -> Vec<Problem> {
@@ -58,22 +58,35 @@ pub fn validate_networks(networks: &MeshNetworks, location: Option<FileLocation>
 
 /// Problems of an object: errors if it cannot be used, warnings if part of it has no effect.
 pub fn validate(object: &Object) -> Vec<Problem> {
+    validate_fields(object).into_iter().map(|(problem, _)| problem).collect()
+}
+
+/// The same with the path of each problem's field, such as `spec.http[0]`.
+pub(super) fn validate_fields(object: &Object) -> Vec<(Problem, String)> {
     let mut report = Report::default();
     match annotations(object) {
         Err(message) => report.error(message),
         Ok(()) => spec(object, &mut report),
     }
-    problems(report, &object.key().into(), object.meta.location.as_ref())
+    let about = object.key().into();
+    let problem = |finding: RuleFinding| {
+        let path = match finding.path.as_str() {
+            "" => "spec".to_owned(),
+            path => format!("spec.{path}"),
+        };
+        (problem(finding, &about, object.meta.location.as_ref()), path)
+    };
+    report.into_findings().into_iter().map(problem).collect()
 }
 
 fn problems(report: Report, about: &Subject, location: Option<&FileLocation>) -> Vec<Problem> {
-    let problem = |(severity, message): (_, String)| Problem {
-        severity,
-        about: about.clone(),
-        location: location.cloned(),
-        message: message.into(),
-    };
-    report.into_findings().into_iter().map(problem).collect()
+    report.into_findings().into_iter().map(|finding| problem(finding, about, location)).collect()
+}
+
+fn problem(finding: RuleFinding, about: &Subject, location: Option<&FileLocation>) -> Problem {
+    let problem = Problem::new(finding.severity, about.clone(), finding.message.into()).at(location.cloned());
+    // All that is worth knowing about a valid object is that its kind is old.
+    if problem.severity == Severity::Info { problem.coded(ProblemCode::Deprecated) } else { problem }
 }
 
 fn spec(object: &Object, report: &mut Report) {

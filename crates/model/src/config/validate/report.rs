@@ -36,7 +36,16 @@ const MOST_FINDINGS: usize = 50;
 #[derive(Default)]
 pub(super) struct Report {
     path: String,
-    found: Vec<(Severity, String)>,
+    found: Vec<RuleFinding>,
+}
+
+/// A violated rule.
+pub(super) struct RuleFinding {
+    pub(super) severity: Severity,
+    /// The part of the object, such as `http[0].route[1]`; empty for all of it.
+    pub(super) path: String,
+    /// The path and the rule.
+    pub(super) message: String,
 }
 
 impl Report {
@@ -104,20 +113,20 @@ impl Report {
         }
     }
 
-    pub(super) fn into_findings(self) -> Vec<(Severity, String)> {
+    pub(super) fn into_findings(self) -> Vec<RuleFinding> {
         self.found
     }
 
     fn add(&mut self, severity: Severity, message: impl Display) {
         // The first error is always kept: it decides whether the object is used.
         let room = self.found.len() < MOST_FINDINGS;
-        if !room && (severity < Severity::Error || self.found.iter().any(|(known, _)| *known == Severity::Error)) {
+        if !room && (severity < Severity::Error || self.found.iter().any(|known| known.severity == Severity::Error)) {
             return;
         }
         let text = match self.path.is_empty() {
             true => message.to_string(),
             false => format!("{}: {message}", self.path),
         };
-        self.found.push((severity, text));
+        self.found.push(RuleFinding { severity, path: self.path.clone(), message: text });
     }
 }

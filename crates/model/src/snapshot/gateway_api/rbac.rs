@@ -13,7 +13,7 @@ use super::tracked::{TrackedSnapshot, all};
 use super::{Output, SIDECARS_ONLY};
 use crate::config::legacy::{self, print};
 use crate::config::print::to_json;
-use crate::config::problem::{Problem, Severity};
+use crate::config::problem::{Problem, ProblemCode};
 use crate::config::rbac::{
     AccessRule, Constraint, EnforcementMode, RbacConfig, RbacMode, RoleSubject, ServiceRole, ServiceRoleBinding,
 };
@@ -102,16 +102,12 @@ impl PolicyWriter<'_> {
             return;
         }
         let documents: Vec<serde_json::Value> = self.made.iter().map(to_json).collect();
-        self.out.problems.push(Problem {
-            severity: Severity::Info,
-            about: self.source.key(kind).into(),
-            location: self.source.location.clone(),
-            message: format!(
-                "the kind is of an old Istio; pilotctl convert prints what to write instead:\n{}",
-                print(&documents)
-            )
-            .into(),
-        });
+        let message = format!(
+            "the kind is of an old Istio; pilotctl convert prints what to write instead:\n{}",
+            print(&documents)
+        );
+        let problem = Problem::info(self.source.key(kind), message).coded(ProblemCode::Deprecated);
+        self.out.problems.push(problem.at(self.source.location.clone()));
     }
 }
 

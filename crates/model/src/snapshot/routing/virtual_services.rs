@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::{Destination, HttpRoute, VirtualService};
 
 use super::delegates::{self, BudgetExceeded, DelegateBudget};
 use super::{Semantics, VirtualServiceRule, route_rules};
-use crate::config::problem::Problem;
+use crate::config::problem::{Problem, ProblemCode};
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::hashed::{Hashed, fingerprint};
 use crate::host::resolve_short_name;
@@ -156,7 +156,7 @@ fn too_much(root: &Meta, (namespace, name): &(Namespace, Str), routes: usize, kn
          four times as many; delegate from fewer routes, or raise the limits",
         knobs.delegated_routes, knobs.delegated_bytes
     );
-    Problem::warning(root.key(Kind::VirtualService), message).at(root.location.clone())
+    Problem::warning(root.key(Kind::VirtualService), message).coded(ProblemCode::Limit).at(root.location.clone())
 }
 
 fn is_visible(delegate: &Config<VirtualService>, root: &Meta, settings: &Settings) -> bool {

@@ -309,7 +309,7 @@ fn envoy_filters() {
         ),
         (
             patch("applyTo: CLUSTER, patch: {operation: MERGE, value: {conect_timeout: 1s}}"),
-            "warning: configPatches[0]: unknown field \"patch.value.conect_timeout\"",
+            "warning: configPatches[0]: unknown field \"patch.value.conect_timeout\"; did you mean \"connectTimeout\"?",
         ),
         (
             patch(
