@@ -77,6 +77,11 @@ pub struct DiscoveryFlags {
     #[arg(long = "configDir")]
     pub config_dir: Option<PathBuf>,
 
+    /// Folder for copies of the last good content of configuration files: a server that starts while a file is broken
+    /// serves its copy
+    #[arg(long = "stateDir")]
+    pub state_dir: Option<PathBuf>,
+
     /// File with the mesh configuration
     #[arg(long = "meshConfig", default_value = "./etc/istio/config/mesh")]
     pub mesh_config: PathBuf,

@@ -54,7 +54,7 @@ pub(super) fn start(
     let (request_sender, fetch_requests) = watch::channel(None);
 
     let settings = settings_files(&spawner, args, inputs.watches_kubernetes());
-    let stores = stores(&spawner, &inputs.stores);
+    let stores = stores(&spawner, &inputs.stores, args.state_dir.as_deref());
     let kubernetes = match inputs.watches_kubernetes() {
         true => {
             let access = inputs.api_server.clone();
@@ -97,9 +97,15 @@ fn settings_files(spawner: &Spawner, args: &DiscoveryFlags, watches_kubernetes: 
     SourceGroup::merge([spawner.one(mesh), spawner.one(networks)])
 }
 
-fn stores(spawner: &Spawner, stores: &[ConfigStore]) -> SourceGroup {
+fn stores(spawner: &Spawner, stores: &[ConfigStore], state: Option<&Path>) -> SourceGroup {
     let group = |(number, store): (usize, &ConfigStore)| match store.clone() {
-        ConfigStore::Folder(folder) => spawner.one(FileStore::new(&folder).named(store.id(number))),
+        ConfigStore::Folder(folder) => {
+            let files = FileStore::new(&folder).named(store.id(number));
+            spawner.one(match state {
+                Some(state) => files.saving_in(state),
+                None => files,
+            })
+        }
         ConfigStore::Xds(options) => spawner.one(XdsStore::new(options)),
         ConfigStore::Mcp(options) => spawner.one(McpSink::new(options)),
         // Sources of their own read configuration and services.

@@ -74,7 +74,8 @@ async fn yaml_files_of_the_whole_tree_are_read_before_sync() {
     ]);
     let follower = folder.followed().await;
     assert_eq!(follower.names(), ["a", "b", "c"]);
-    assert_eq!(follower.problems, Vec::<String>::new());
+    let left_out = "d.json: the file is left out: only .yaml and .yml files are read";
+    assert!(matches!(&follower.problems[..], [only] if only.ends_with(left_out)), "{:?}", follower.problems);
     assert_eq!(follower.report().state, SourceState::Live);
 }
 
@@ -197,6 +198,61 @@ async fn a_file_that_no_longer_parses_keeps_all_its_objects() {
     fs::write(folder.path("a.yaml"), b"a: \xff\xfe").expect("write");
     follower.until("the problem", |f| f.has_problem(&["a.yaml", "UTF-8", "keeping the last good version"])).await;
     assert_eq!(follower.names(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_document_keeps_its_last_valid_version_whatever_is_misspelt() {
+    let folder = Folder::with(&[("a.yaml", &service("a", "good"))]);
+    let mut follower = folder.followed().await;
+    for (right, wrong) in [
+        ("kind: VirtualService", "kind: VirtualServce"),
+        ("networking.istio.io", "networking.istio.oi"),
+        ("networking.istio.io/v1", "networking.istio.io/v7"),
+        ("apiVersion:", "apiVersoin:"),
+        ("kind:", "knid:"),
+        ("metadata:", "metdata:"),
+        ("{name:", "{nmae:"),
+        ("namespace:", "namespce:"),
+        ("spec:", "sepc:"),
+    ] {
+        folder.write("a.yaml", &service("a", "bad").replace(right, wrong));
+        follower.until(wrong, |f| f.problems.iter().any(|p| p.contains("keeping the last good version"))).await;
+        assert_eq!((follower.names(), follower.host("a")), (vec!["a"], Some("good")), "{wrong}");
+        folder.write("a.yaml", &service("a", "good"));
+        follower.until("the repaired file", |f| f.problems.is_empty()).await;
+    }
+    // A document of another kind replaces the object.
+    folder.write("a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: shop}\n");
+    follower.until("the deletion", |f| f.objects.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_broken_at_the_start_is_served_from_the_state_folder() {
+    let folder = Folder::with(&[("a.yaml", &service("a", "good")), ("gone.yaml", &service("gone", "gone"))]);
+    let state = tempfile::tempdir().expect("a state folder");
+    let start = || FileStore::new(&folder.root).saving_in(state.path());
+    let copies = || {
+        fs::read_dir(state.path()).expect("a folder").flatten().flat_map(|e| fs::read_dir(e.path())).flatten().count()
+    };
+    drop(Follower::synced(start()).await);
+    assert_eq!(copies(), 2);
+    folder.write("a.yaml", &broken("a"));
+    folder.remove("gone.yaml");
+    let mut follower = Follower::synced(start()).await;
+    follower.until("the last good content", |f| f.host("a") == Some("good")).await;
+    assert_eq!(follower.names(), ["a"]);
+    assert!(follower.problems[0].contains("keeping the last good version"), "{:?}", follower.problems);
+    assert_eq!(copies(), 1);
+    drop(follower);
+    for text in ["", "a: [", "\u{0}"] {
+        folder.write("a.yaml", text);
+        let mut follower = Follower::synced(start()).await;
+        follower.until("the last good content", |f| f.host("a") == Some("good")).await;
+    }
+    folder.write("a.yaml", &service("a", "better"));
+    let mut follower = Follower::synced(start()).await;
+    follower.until("the repaired file", |f| f.host("a") == Some("better")).await;
+    assert_eq!(follower.problems, Vec::<String>::new());
 }
 
 #[tokio::test]

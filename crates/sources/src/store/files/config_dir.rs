@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::change::Change;
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Subject};
+use tracing::warn;
 
 use super::file_objects::FileObjects;
 use super::large::LargeFileParser;
 use super::read_file::{self, ParsedFile, ReadOutcome};
+use super::saved_files::SavedFiles;
 use super::walk::{self, DirTree, FileStatus};
 use crate::disk::{self, FileId, FileStamp, YOUNG};
 use crate::file_watch::{FileEvents, FileWatch, Interest};
@@ -49,6 +51,9 @@ pub(crate) struct ConfigDir {
     /// Files that cannot be read. They are tried again: there may be no event when they become readable.
     unread: BTreeSet<PathBuf>,
     large: LargeFileParser,
+    /// Files that are no config files.
+    left_out: BTreeSet<PathBuf>,
+    saved: Option<SavedFiles>,
 }
 
 /// Why the folder is not used.
@@ -110,7 +115,14 @@ impl ConfigDir {
             missing: MissingFiles::default(),
             rechecks: BTreeMap::new(),
             unread: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            saved: None,
         }
+    }
+
+    /// Saves good content below this folder, and uses it for files that are broken when they are first read.
+    pub(crate) fn save_in(&mut self, state: &Path) {
+        self.saved = Some(SavedFiles::new(state, &self.root));
     }
 
     pub(crate) fn watch(&self) -> &FileWatch {
@@ -207,6 +219,10 @@ impl ConfigDir {
         };
         self.trouble = None;
         self.unreadable = listing.unreadable;
+        self.left_out = listing.left_out;
+        if let Some(saved) = &mut self.saved {
+            saved.forget_others(listing.files.keys());
+        }
         for path in self.vanished(&listing.files) {
             self.note_missing(path);
         }
@@ -322,11 +338,29 @@ impl ConfigDir {
     }
 
     fn put_content(&mut self, path: PathBuf, content: ParsedFile) {
+        if content.is_broken() {
+            self.restore(&path);
+        }
         if self.objects.is_loss(&path, &content) && self.needs_recheck(&path, &content.stamp) {
             return;
         }
         self.note_readable(&path);
+        if let Some(saved) = self.saved.as_mut().filter(|_| !content.is_broken()) {
+            saved.save(&path, content.hash);
+        }
         self.objects.put(&path, content);
+    }
+
+    /// Before a broken file is read for the first time: its last good content, if a copy was saved.
+    fn restore(&mut self, path: &Path) {
+        if self.objects.holds(path) {
+            return;
+        }
+        if let Some(content) = self.saved.as_ref().and_then(|saved| saved.load(path)) {
+            let (file, objects) = (path.display(), content.objects.len());
+            warn!(%file, objects, "file is broken; serving its last good content from the state folder");
+            self.objects.put(path, content);
+        }
     }
 
     /// Whether a file was written so recently that it may be incomplete; it is then read again soon.
@@ -343,6 +377,7 @@ impl ConfigDir {
     }
 
     fn unreadable(&mut self, path: &Path, reason: &str) {
+        self.restore(path);
         self.note_readable(path);
         self.unread.insert(path.to_path_buf());
         self.objects.put_unreadable(path, reason);
@@ -382,6 +417,9 @@ impl ConfigDir {
             if walk::entry(&path).is_none() {
                 self.unread.remove(&path);
                 self.objects.remove(&path);
+                if let Some(saved) = &self.saved {
+                    saved.remove(&path);
+                }
             }
         }
     }
@@ -399,7 +437,12 @@ impl ConfigDir {
             Problem::error(about(path), format!("could not read the folder: {reason}; keeping the last good state"))
         });
         let unwatched = self.watch_failure.iter().map(|w| Problem::warning(about(&self.root), w.as_str()));
-        trouble.chain(unreadable).chain(unwatched).collect()
+        let left_out = self.left_out.iter().map(|path| {
+            let problem = Problem::info(about(path), "the file is left out: only .yaml and .yml files are read");
+            problem.coded(ProblemCode::FileLeftOut)
+        });
+        let unsaved = self.saved.iter().filter_map(SavedFiles::problem);
+        trouble.chain(unreadable).chain(unwatched).chain(left_out).chain(unsaved).collect()
     }
 
     fn again(&self) -> Option<Instant> {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use model::change::Change;
 use model::config::{Key, Object};
-use model::problem::{Problem, Severity};
+use model::problem::{Problem, ProblemCode};
 
 use super::read_file::{ParsedFile, ProblemSubjects, whole_file};
 use crate::disk::FileStamp;
@@ -103,7 +103,8 @@ impl FileObjects {
         let good: BTreeSet<Key> = content.objects.iter().map(Object::key).collect();
         if content.is_empty && !before.is_empty() {
             // Left by a full disk or a crashed writer. To remove the objects, delete the file.
-            content.problems.push(whole_file(&path.to_string_lossy(), 0, "the file is empty"));
+            let problem = whole_file(&path.to_string_lossy(), 0, "the file is empty");
+            content.problems.push(problem.coded(ProblemCode::EmptyFile));
         }
         let invalid = ProblemSubjects::of_problems(&content.problems);
         let kept: Vec<(Key, Object)> =
@@ -221,11 +222,9 @@ impl FileObjects {
         let good = self.claims.get(key).into_iter().flatten().filter(|(claim, _)| !claim.is_kept);
         let mut locations = good.map(|(_, object)| object.meta.location.clone());
         let winner = locations.next().flatten().map_or_else(String::new, |location| location.to_string());
-        locations.map(move |location| Problem {
-            severity: Severity::Error,
-            about: key.clone().into(),
-            location,
-            message: format!("the object is also defined at {winner}, which is used instead").into(),
+        locations.map(move |location| {
+            let message = format!("the object is also defined at {winner}, which is used instead");
+            Problem::error(key.clone(), message).coded(ProblemCode::DuplicateObject).at(location)
         })
     }
 }

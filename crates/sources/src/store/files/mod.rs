@@ -5,6 +5,7 @@ mod config_dir;
 mod file_objects;
 mod large;
 mod read_file;
+mod saved_files;
 mod walk;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,13 @@ impl FileStore {
         let waiter = folder.watch().waiter();
         let id = SourceId("files".into());
         FileStore { id, folder: Arc::new(Mutex::new(folder)), waiter, interrupted: false }
+    }
+
+    /// Saves the last good content of each file in a state folder, for a start while a file is broken.
+    #[must_use]
+    pub fn saving_in(self, state: &Path) -> FileStore {
+        self.folder.lock().save_in(state);
+        self
     }
 
     /// Sets the id, which several folders need.

@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::SystemTime;
 
-use model::config::parse::{self, Parsed};
-use model::config::validate::validate;
+use model::config::check::checked;
+use model::config::parse::Parsed;
 use model::config::{Key, Object};
-use model::names::Str;
-use model::problem::{FileLocation, Problem, Severity, Subject};
+use model::names::{Namespace, Str};
+use model::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::disk::{self, FileStamp, is_absence};
@@ -53,6 +53,13 @@ pub(crate) struct ParsedFile {
     pub(crate) problems: Vec<Problem>,
 }
 
+impl ParsedFile {
+    /// Whether an object of the file may be missing.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_empty || self.problems.iter().any(|p| p.severity == Severity::Error || misspelt_document(p).is_some())
+    }
+}
+
 /// Reads a file, and parses it unless its hash is `known_hash` or it is large.
 pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> ReadOutcome {
     let (stamp, bytes) = match disk::bytes(path) {
@@ -61,15 +68,18 @@ pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> ReadOutcome {
         Err(e) if is_absence(&e) => return ReadOutcome::Gone,
         Err(e) => return ReadOutcome::Unreadable(e.to_string()),
     };
-    let hash = xxh3_128(&bytes);
-    if known_hash == Some(hash) {
+    let bytes = RawFile::new(stamp, bytes);
+    if known_hash == Some(bytes.hash) {
         return ReadOutcome::Same(stamp);
     }
-    let bytes = RawFile { stamp, hash, bytes };
     if bytes.bytes.len() > LARGE { ReadOutcome::Large(bytes) } else { ReadOutcome::Parsed(bytes.parsed(path)) }
 }
 
 impl RawFile {
+    pub(crate) fn new(stamp: FileStamp, bytes: Vec<u8>) -> RawFile {
+        RawFile { stamp, hash: xxh3_128(&bytes), bytes }
+    }
+
     /// Parses the content and frees the bytes.
     pub(crate) fn parsed(self, path: &Path) -> ParsedFile {
         let RawFile { stamp, hash, bytes } = self;
@@ -85,9 +95,8 @@ pub(crate) struct ProblemSubjects {
     is_any: bool,
     /// Objects that errors are about.
     objects: HashSet<Key>,
-    /// Kind and name of documents that warnings are about: one of our kinds in an unknown version, whose namespace is
-    /// not known.
-    documents: HashSet<(Str, Str)>,
+    /// Namespace and name of documents that are no objects any longer, whatever is misspelt in them.
+    documents: HashSet<(Namespace, Str)>,
 }
 
 impl ProblemSubjects {
@@ -98,10 +107,7 @@ impl ProblemSubjects {
             match (problem.severity, &problem.about) {
                 (Severity::Error, Subject::File(_)) => subjects.is_any = true,
                 (Severity::Error, Subject::Object(key)) => _ = subjects.objects.insert(key.clone()),
-                (Severity::Warning, Subject::Document { kind, namespace: None, name }) => {
-                    subjects.documents.insert((kind.clone(), name.clone()));
-                }
-                _ => {}
+                _ => subjects.documents.extend(misspelt_document(problem)),
             }
         }
         subjects
@@ -123,16 +129,22 @@ impl ProblemSubjects {
         match (problem.severity, &problem.about) {
             (Severity::Error, Subject::File(_)) => self.is_any,
             (Severity::Error, Subject::Object(key)) => self.objects.contains(key),
-            (Severity::Warning, Subject::Document { kind, namespace: None, name }) => {
-                self.documents.contains(&(kind.clone(), name.clone()))
-            }
-            _ => false,
+            _ => misspelt_document(problem).is_some_and(|document| self.documents.contains(&document)),
         }
     }
 }
 
-fn document_of(key: &Key) -> (Str, Str) {
-    (key.kind.as_str().into(), key.name.clone())
+fn document_of(key: &Key) -> (Namespace, Str) {
+    (key.namespace.clone(), key.name.clone())
+}
+
+/// The document of a problem that may have been an object before: its kind or group is likely misspelt, or it cannot be
+/// converted.
+fn misspelt_document(problem: &Problem) -> Option<(Namespace, Str)> {
+    let Subject::Document { namespace, name, .. } = &problem.about else { return None };
+    let is_misspelt = problem.code == ProblemCode::UnknownKind && problem.severity > Severity::Info;
+    let is_lost = is_misspelt || problem.severity == Severity::Error;
+    is_lost.then(|| (namespace.clone().unwrap_or_default(), name.clone()))
 }
 
 fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
@@ -140,13 +152,17 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
         Ok(text) => text,
         Err(e) => {
             let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
-            return (Vec::new(), vec![whole_file(file, line as u32, "could not parse the file: not UTF-8")]);
+            return (
+                Vec::new(),
+                vec![whole_file(file, line as u32, "could not parse the file: not UTF-8").coded(ProblemCode::Syntax)],
+            );
         }
     };
     // A panic in the parser must cost this file only.
-    catch_unwind(AssertUnwindSafe(|| validated(parse::documents(text, file)))).unwrap_or_else(|panic| {
+    let parsed = catch_unwind(AssertUnwindSafe(|| checked(text, file, "")));
+    parsed.map(|Parsed { objects, problems }| (objects, problems)).unwrap_or_else(|panic| {
         let message = format!("could not parse the file: {}", panic_text(&*panic));
-        (Vec::new(), vec![whole_file(file, 0, &message)])
+        (Vec::new(), vec![whole_file(file, 0, &message).coded(ProblemCode::Syntax)])
     })
 }
 
@@ -154,16 +170,4 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
 pub(crate) fn whole_file(file: &str, line: u32, message: &str) -> Problem {
     let location = FileLocation { file: file.into(), line };
     Problem::error(Subject::File(location.file.clone()), message).at(Some(location))
-}
-
-/// Leaves out invalid objects, as upstream's file store does.
-fn validated(parsed: Parsed) -> (Vec<Object>, Vec<Problem>) {
-    let Parsed { mut objects, mut problems } = parsed;
-    objects.retain(|object| {
-        let found = validate(object);
-        let is_good = found.iter().all(|problem| problem.severity < Severity::Error);
-        problems.extend(found);
-        is_good
-    });
-    (objects, problems)
 }

@@ -11,6 +11,9 @@ use crate::disk::{self, DirListing, FileId, FileStamp, is_absence};
 /// Deeper folders are not listed.
 const MAX_DEPTH: usize = 64;
 
+/// Files that are reported as left out.
+const MOST_LEFT_OUT: usize = 100;
+
 /// The folder and everything below it.
 #[derive(Debug, Default)]
 pub(crate) struct DirTree {
@@ -18,6 +21,8 @@ pub(crate) struct DirTree {
     pub(crate) files: BTreeMap<PathBuf, FileStatus>,
     /// Listed folders: the canonical path, and the path below the root.
     pub(crate) folders: BTreeMap<PathBuf, PathBuf>,
+    /// Files that are no config files, up to a limit.
+    pub(crate) left_out: BTreeSet<PathBuf>,
     /// Folders that cannot be listed, and why.
     pub(crate) unreadable: BTreeMap<PathBuf, String>,
 }
@@ -63,6 +68,17 @@ pub(crate) fn is_config(path: &Path) -> bool {
     ends_well && !name_starts_with(path, ".#")
 }
 
+/// Whether editors and version control make such files; they come and go.
+fn is_transient(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+    is_number
+        || name.starts_with(['.', '#', '_'])
+        || name.ends_with(['~', '#'])
+        || name.ends_with(".tmp")
+        || is_config(path)
+}
+
 fn of_metadata(metadata: &Metadata, target: Option<PathBuf>) -> FileStatus {
     match metadata {
         m if m.is_file() => FileStatus::File { stamp: FileStamp::of(m), target },
@@ -101,6 +117,8 @@ impl DirWalker {
             && let Some(file) = self::entry(&path)
         {
             self.listing.files.insert(path, file);
+        } else if self.listing.left_out.len() < MOST_LEFT_OUT && file_type.is_file() && !is_transient(&path) {
+            self.listing.left_out.insert(path);
         }
     }
 
