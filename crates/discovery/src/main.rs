@@ -11,7 +11,7 @@ use cli::log;
 use cli::scopes::Scopes;
 use discovery::args::{Cli, ConfigApiCommand, DiscoveryCommand, DiscoveryFlags};
 use discovery::config_api;
-use discovery::{file_descriptors, request, startup};
+use discovery::{environment, file_descriptors, request, startup};
 use model::config::definition;
 use serde_json::Value;
 use tracing::error;
@@ -56,11 +56,12 @@ fn main() -> ExitCode {
 }
 
 fn discovery(args: &DiscoveryFlags) -> Result<()> {
-    let environment = |name: &str| std::env::var(name).ok();
-    let log = log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
+    let variable = |name: &str| std::env::var(name).ok();
+    let log = log::start(&args.logging, SCOPES, variable("RUST_LOG").as_deref())?;
+    environment::log_unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
     file_descriptors::raise_limit();
     let runtime = runtime()?;
-    let run = runtime.block_on(startup::run(args, &environment, log.levels()));
+    let run = runtime.block_on(startup::run(args, &variable, log.levels()));
     // All tasks that must finish have finished. A thread that hangs on a dead mount must not block the exit.
     runtime.shutdown_background();
     // Printed to standard error too, but operators read the log.

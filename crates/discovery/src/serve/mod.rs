@@ -2,7 +2,8 @@
 //! them once per class of clients; `session` connects a view to the protocol; `clients` lists connected clients;
 //! `turns` divides computing time between namespaces; `bounded` and `excess` apply limits; `quarantine` keeps
 //! rejected objects (`pins`) and resources from a client. Back to sources go fetch requests (`fetch_requests`), settings
-//! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects; `housekeeping` frees memory.
+//! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects; `findings`
+//! publishes likely mistakes; `housekeeping` frees memory.
 
 pub(crate) mod bounded;
 mod by_name;
@@ -11,6 +12,7 @@ pub mod clients;
 pub mod configs;
 pub mod excess;
 pub mod fetch_requests;
+pub(crate) mod findings;
 pub mod history;
 pub(crate) mod housekeeping;
 pub(crate) mod layers;

@@ -272,11 +272,15 @@ fn log_new_problems(before: &Snapshot, now: &Snapshot, metrics: &Metrics) {
     }
     for (source, problems) in now.problems.iter() {
         let fresh = new_problems(before.problems.get(source).map_or(&[][..], |list| list), problems);
-        fresh.iter().for_each(|problem| metrics.rejected(problem));
+        // Objects of findings are used; only those that sources leave out count as rejected.
+        if &*source.0 != model::analysis::SOURCE {
+            fresh.iter().for_each(|problem| metrics.rejected(problem));
+        }
         for problem in fresh.iter().take(MOST_LOGGED) {
+            let code = problem.code.as_str();
             match problem.severity {
-                Severity::Info => info!(source = &*source.0, "{problem}"),
-                Severity::Warning | Severity::Error => warn!(source = &*source.0, "{problem}"),
+                Severity::Info => info!(source = &*source.0, code, "{problem}"),
+                Severity::Warning | Severity::Error => warn!(source = &*source.0, code, "{problem}"),
             }
         }
         if fresh.len() > MOST_LOGGED {

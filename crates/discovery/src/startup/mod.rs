@@ -30,9 +30,9 @@ use crate::grpc::{self, ChargedRoutes};
 use crate::http::{AllowedHosts, Pages};
 use crate::kubernetes::{self, StatusWriterTask};
 use crate::registration::{self, RegistrationStart};
-use crate::serve::housekeeping;
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
+use crate::serve::{findings, housekeeping};
 use crate::trust::{self, RunningTrust, TrustStart};
 use crate::webhook::{self, WebhookStart, Webhooks};
 use inputs::StartupInputs;
@@ -116,6 +116,9 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let status_writer = inputs.kubernetes_registry().map(|access| {
         kubernetes::start_status_writer(&instance, access, &writer, sources.set.clone(), stop.sources.clone())
     });
+    if environment("PILOTAGE_ANALYSIS").is_none_or(|value| value != "false") {
+        tokio::spawn(findings::follow(writer.clone(), sources.set.clone()));
+    }
     let trust = start_trust(args, &instance, environment, &inputs, &writer, &stop.sources)?;
     let mut pilot = ControlPlane::new(writer, sources.set);
     pilot.trust = trust.as_ref().map(|running| running.trust.clone());

@@ -1,11 +1,11 @@
 //! Pages that upstream does not have or has in a format of its internals.
 
 use model::analysis;
-use model::problem::Severity;
 use serde_json::{Value, json};
 use sources::health::{SourceReport, SourceState};
 
 use super::{PageQuery, PageResponse, Pages, time};
+use crate::serve::findings;
 use crate::serve::quarantine::Affected;
 
 /// All problems in configuration that sources read.
@@ -15,15 +15,13 @@ pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
     let found = of_all.map(|(source, problem)| {
         json!({
             "source": &*source.0,
-            "severity": match problem.severity {
-                Severity::Info => "info",
-                Severity::Warning => "warning",
-                Severity::Error => "error",
-            },
+            "code": problem.code.as_str(),
+            "severity": problem.severity.as_str(),
             "about": problem.about.to_string(),
             "file": problem.location.as_ref().map(|location| &*location.file),
             "line": problem.location.as_ref().map(|location| location.line),
             "message": &*problem.message,
+            "text": problem.to_string(),
         })
     });
     PageResponse::json(found.collect())
@@ -32,7 +30,9 @@ pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
 /// Findings of the analysis: mistakes between objects that are valid on their own.
 pub(super) fn analyze(pages: &Pages, _: &PageQuery) -> PageResponse {
     let published = pages.pilot().world().now();
-    PageResponse::json(analysis::analyze(&published.snapshot).iter().map(analysis::Finding::to_json).collect())
+    let mut found = analysis::analyze(&published.snapshot);
+    findings::locate(&mut found);
+    PageResponse::json(found.iter().map(analysis::Finding::to_json).collect())
 }
 
 /// The health of every source.

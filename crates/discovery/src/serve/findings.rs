@@ -1,0 +1,137 @@
+//! Publishes the findings of the analysis as problems, so that the log, the debug pages and metrics have them. The checks
+//! are in `model::analysis`; this task decides when they run, and looks up the lines of values in the files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::analysis::{self, CheckInput, Finding};
+use model::change::{Batch, Change, SourceId};
+use model::config::{Key, lines, parse};
+use model::names::Str;
+use model::problem::{Problem, Subject};
+use model::snapshot::Snapshot;
+use sources::disk;
+use sources::source_set::SourceSet;
+use tokio::time::timeout;
+
+use super::snapshot_writer::SnapshotWriter;
+
+/// Changes that follow within this time are analyzed together.
+const QUIET: Duration = Duration::from_millis(200);
+/// The pause after an analysis is this many times as long as it took: it may use a twentieth of a core.
+const PAUSE: u32 = 20;
+/// Interval of checks while a source has not synced: a check of an incomplete mesh would call everything missing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Files that are read to find the lines of values; findings in others have the line of their object.
+const MOST_FILES: usize = 100;
+/// Larger files are not parsed again for the lines of values.
+const LARGE: usize = 1 << 20;
+/// Findings that are published.
+const MOST_FINDINGS: usize = 1000;
+
+/// Analyzes the newest snapshot after every change, until the snapshot writer ends.
+pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet) {
+    let mut snapshots = world.snapshots();
+    let mut published = Vec::new();
+    loop {
+        let latest = snapshots.borrow_and_update().clone();
+        let is_complete = sources.unsynced(&latest.snapshot.synced).is_empty();
+        if is_complete {
+            let began = Instant::now();
+            let snapshot = latest.snapshot.clone();
+            drop(latest);
+            let Ok(problems) = tokio::task::spawn_blocking(move || problems(&snapshot)).await else { return };
+            let pause = QUIET.max(began.elapsed() * PAUSE);
+            if problems != published {
+                published.clone_from(&problems);
+                let source = SourceId(analysis::SOURCE.into());
+                let batch = Batch { source, changes: vec![Change::Problems(problems)] };
+                if world.changes().send(batch).await.is_err() {
+                    return;
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+        let changed = match is_complete {
+            true => snapshots.changed().await,
+            false => timeout(LOOK_AGAIN, snapshots.changed()).await.unwrap_or(Ok(())),
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// The findings as problems. Those of parsing and validation are problems of their sources already.
+fn problems(snapshot: &Arc<Snapshot>) -> Vec<Problem> {
+    let mut found = analysis::analyze_with(snapshot, |input| input != CheckInput::Problems);
+    found.truncate(MOST_FINDINGS);
+    locate(&mut found);
+    found.into_iter().map(Finding::into_problem).collect()
+}
+
+/// Sets the lines of findings to those of their values, for objects of files.
+pub(crate) fn locate(found: &mut [Finding]) {
+    let mut by_file: BTreeMap<Str, Vec<&mut Finding>> = BTreeMap::new();
+    for finding in found.iter_mut().filter(|finding| !finding.field.is_empty()) {
+        let file = finding.location.as_ref().filter(|location| location.line > 0).map(|location| &location.file);
+        if let Some(file) = file.filter(|file| Path::new(&***file).is_absolute()).cloned() {
+            by_file.entry(file).or_default().push(finding);
+        }
+    }
+    for (file, findings) in by_file.into_iter().take(MOST_FILES) {
+        // A file that cannot be read is reported by its source.
+        if let Some(text) = disk::text(Path::new(&*file)).ok().filter(|text| text.len() <= LARGE) {
+            locate_in(&text, &file, findings);
+        }
+    }
+}
+
+/// An edit may have moved objects without changing them, so they are looked up by name.
+fn locate_in(text: &str, file: &str, findings: Vec<&mut Finding>) {
+    let parsed = parse::documents(text, file);
+    let lines: HashMap<Key, u32> =
+        parsed.objects.iter().filter_map(|object| Some((object.key(), object.meta.location.as_ref()?.line))).collect();
+    let mut fields = Vec::new();
+    for finding in findings {
+        let Finding { location: Some(location), about: Subject::Object(key), field, .. } = finding else { continue };
+        let Some(line) = lines.get(key) else { continue };
+        location.line = *line;
+        fields.push((&mut location.line, field.as_str()));
+    }
+    lines::locate(text, &mut fields);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use model::analysis::analyze;
+    use model::change::{Batch, Change, SourceId};
+    use model::config::parse::documents;
+    use model::settings::Settings;
+    use model::snapshot::Snapshot;
+
+    use super::locate;
+
+    #[test]
+    fn findings_have_the_line_of_their_value_also_after_the_object_has_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("route.yaml");
+        let text = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\nspec:\n  \
+                    hosts: [a]\n  http:\n  - route:\n    - destination:\n        host: missing\n";
+        let objects = documents(text, &file.to_string_lossy()).objects;
+        let changes = objects.into_iter().map(Change::Applied).collect();
+        let batch = Batch { source: SourceId("files".into()), changes };
+        let (snapshot, _) = Snapshot::empty(Settings::default()).apply(vec![batch]);
+        for (before, expected) in [("", 9), ("# a comment\n\n", 11)] {
+            fs::write(&file, format!("{before}{text}")).unwrap();
+            let mut found = analyze(&snapshot);
+            locate(&mut found);
+            let lines: Vec<u32> = found.iter().filter_map(|f| Some(f.location.as_ref()?.line)).collect();
+            assert_eq!(lines, [expected], "{found:?}");
+        }
+    }
+}
