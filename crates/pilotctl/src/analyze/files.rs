@@ -18,8 +18,7 @@ use serde_json::Value;
 use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
 
-use super::gather::GatheredFiles;
-use crate::objects::documents::parts;
+use super::gather::{GatheredFiles, parts};
 
 /// The snapshot built from the files, and the files' names and texts.
 pub(super) struct AnalyzedFiles {

@@ -9,7 +9,7 @@ use model::config::validate::validate;
 use model::problem::{Problem, Severity, Subject};
 use serde_json::Value;
 
-use crate::analyze::gather::GatheredFiles;
+use crate::analyze::gather::{GatheredFiles, parts};
 
 /// An object and its place.
 pub(super) struct Document {
@@ -69,38 +69,9 @@ pub(super) fn objects(texts: &[(String, String)]) -> Result<Vec<Document>> {
     Ok(found)
 }
 
-/// The documents of a text with the numbers of their first lines.
-pub(crate) fn parts(text: &str) -> Vec<(usize, &str)> {
-    let mut parts = Vec::new();
-    let (mut start, mut first, mut at) = (0, 1, 0);
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        if line.starts_with("---") {
-            parts.push((first, &text[start..at]));
-            (start, first) = (at + line.len(), number + 2);
-        }
-        at += line.len();
-    }
-    parts.push((first, &text[start..]));
-    let is_content = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
-    parts
-        .into_iter()
-        .filter_map(|(first, part)| {
-            let skipped = part.lines().position(is_content)?;
-            Some((first + skipped, part))
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{mistakes, objects, parts};
-
-    #[test]
-    fn documents_have_the_line_of_their_first_field() {
-        let text = "# head\na: 1\n---\n\n# more\nb: 2\n---\n";
-        let found: Vec<usize> = parts(text).iter().map(|(line, _)| *line).collect();
-        assert_eq!(found, [2, 6]);
-    }
+    use super::{mistakes, objects};
 
     #[test]
     fn items_of_lists_are_objects() {

@@ -1,7 +1,7 @@
 //! `pilotctl apply`, `create`, `replace`, `delete`, `get`, `edit` and `diff`: objects of the configuration API or of a
 //! cluster. Files are validated before anything is sent, with the line of each mistake.
 
-pub(crate) mod documents;
+mod documents;
 mod edit;
 mod get;
 mod server;
