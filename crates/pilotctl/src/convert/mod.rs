@@ -21,7 +21,8 @@ use model::snapshot::Snapshot;
 use model::snapshot::gateway_api::Equivalent;
 use serde_json::Value;
 
-use crate::objects::{ObjectServer, ServerOptions, parts, texts};
+use crate::analyze::gather::parts;
+use crate::objects::{ObjectServer, ServerOptions, texts};
 
 #[derive(Args)]
 pub(crate) struct ConvertOptions {

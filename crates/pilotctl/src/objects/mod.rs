@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-pub(crate) use documents::{parts, texts};
+pub(crate) use documents::texts;
 pub(crate) use edit::{EditOptions, edit};
 pub(crate) use get::{GetOptions, get};
 pub(crate) use server::{ObjectServer, ServerOptions};
