@@ -1,5 +1,5 @@
 //! Sidecar injection as a pure function: decide → render → merge → finish. The webhook of `pilot-discovery` and
-//! `pilotctl kube-inject` use it. Templates are built in or written in upstream's language.
+//! `pilotctl kube-inject` use it. `gateway` renders the objects of managed gateways with it. Templates are built in or written in upstream's language.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod decide;
 mod documents;
 mod error;
 mod finish;
+mod gateway;
 mod gotemplate;
 mod injection;
 mod merge;
@@ -29,6 +30,7 @@ pub use config::{InjectorConfig, Policy};
 pub use decide::{Decision, SYSTEM_NAMESPACES, SkipReason, decide};
 pub use documents::{InjectedFile, inject_file};
 pub use error::InjectError;
+pub use gateway::{GatewayInputs, GatewayObjectsError, gateway_objects};
 pub use injection::{Injection, InjectionInput, MeshInputs, inject};
 pub use native::NativeMode;
 pub use patch::difference;

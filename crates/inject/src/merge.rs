@@ -12,11 +12,12 @@ const MERGE_KEYS: &[(&str, &str)] = &[
     ("ephemeralContainers", "name"),
     ("volumes", "name"),
     ("imagePullSecrets", "name"),
+    ("secrets", "name"),
     ("hostAliases", "ip"),
     ("topologySpreadConstraints", "topologyKey"),
     ("resourceClaims", "name"),
     ("env", "name"),
-    ("ports", "containerPort"),
+    (PORTS, "containerPort"),
     ("volumeMounts", "mountPath"),
     ("volumeDevices", "devicePath"),
     ("ownerReferences", "uid"),
@@ -24,6 +25,9 @@ const MERGE_KEYS: &[(&str, &str)] = &[
     ("finalizers", ""),
 ];
 
+/// Ports of containers and of Services have different keys.
+const PORTS: &str = "ports";
+const SERVICE_PORT: &str = "port";
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
@@ -68,7 +72,7 @@ fn merge_field(base: &mut JsonMap, key: &str, value: Value) {
             }
         },
         Value::Array(patch) => {
-            let merge_key = MERGE_KEYS.iter().find(|(name, _)| *name == key).map(|(_, merge_key)| *merge_key);
+            let merge_key = merge_key(key, &patch);
             let merged = match (merge_key, base.shift_remove(key)) {
                 (Some(merge_key), Some(Value::Array(list))) => merge_lists(list, patch, merge_key),
                 (Some(merge_key), _) => merge_lists(Vec::new(), patch, merge_key),
@@ -80,6 +84,13 @@ fn merge_field(base: &mut JsonMap, key: &str, value: Value) {
             base.insert(key.to_owned(), plain);
         }
     }
+}
+
+fn merge_key(field: &str, entries: &[Value]) -> Option<&'static str> {
+    if field == PORTS && entries.iter().any(|entry| entry.get(SERVICE_PORT).is_some()) {
+        return Some(SERVICE_PORT);
+    }
+    MERGE_KEYS.iter().find(|(name, _)| *name == field).map(|(_, merge_key)| *merge_key)
 }
 
 fn delete_primitives(base: &mut JsonMap, list: &str, deleted: &Value) {
@@ -187,6 +198,15 @@ mod tests {
             json!({"containers": [{"name": "a", "env": [{"name": "X", "value": "2"}, {"name": "Y", "value": "3"}]}]}),
             json!({"containers": [
                 {"name": "a", "env": [{"name": "X", "value": "2"}, {"name": "Y", "value": "3"}]}, {"name": "b"}]}),
+        );
+    }
+
+    #[test]
+    fn ports_of_services_are_merged_by_their_number() {
+        check(
+            json!({"ports": [{"port": 80, "name": "web"}, {"port": 443}]}),
+            json!({"ports": [{"port": 80, "nodePort": 30080}]}),
+            json!({"ports": [{"port": 80, "name": "web", "nodePort": 30080}, {"port": 443}]}),
         );
     }
 

@@ -190,6 +190,10 @@ knobs! {
     gateway_api_status: bool = true, "PILOT_ENABLE_GATEWAY_API_STATUS";
     /// Create the default GatewayClasses.
     make_gateway_classes: bool = true, "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER";
+    /// Deploy proxies for Gateways: Deployment, Service and ServiceAccount of each.
+    deploy_gateways: bool = true, "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER";
+    /// What is deployed for a Gateway gets its labels and annotations, unless `spec.infrastructure` has others.
+    copy_gateway_metadata: bool = true, "PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS";
     /// Only the elected replica writes to the cluster.
     leader_election: bool = true, "ENABLE_LEADER_ELECTION";
     /// The addresses of a Gateway may name a Service that the user deployed for it.

@@ -9,8 +9,8 @@ mod sidecar;
 
 use crate::pod::JsonMap;
 
-pub(crate) use input::RenderInput;
-pub(crate) use parts::{append_multus_network, exclude_inbound_port, otel_resource_attributes};
+pub(crate) use input::{PROXY_ID, RenderInput};
+pub(crate) use parts::{append_multus_network, exclude_inbound_port, otel_resource_attributes, without_nulls};
 
 /// Names of the built-in templates.
 pub(crate) const NAMES: &[&str] = &["sidecar", "gateway", "grpc-agent", "grpc-simple"];

@@ -105,6 +105,10 @@ pub struct GatewayAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Infrastructure {
+    /// Labels of everything that is deployed for the Gateway.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Annotations of everything that is deployed for the Gateway.
+    pub annotations: Option<BTreeMap<String, String>>,
     pub parameters_ref: Option<ParametersReference>,
 }
 

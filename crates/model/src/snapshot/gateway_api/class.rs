@@ -16,6 +16,10 @@ const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 const REMOTE_CLASS: &str = "istio-remote";
+/// Annotation of a Gateway with the name of its Deployment and Service.
+pub(super) const NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
+/// Annotation of a Gateway with the name of its service account.
+pub(super) const ACCOUNT: &str = "gateway.istio.io/service-account";
 
 /// How a class is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +106,20 @@ pub(super) fn is_managed(snapshot: &TrackedSnapshot<'_>, gateway: &Gateway) -> b
     }
 }
 
-/// The name of the Service, Deployment and account of a managed gateway.
-pub(super) fn default_name(meta: &Meta, gateway: &Gateway) -> String {
+/// The name of the Service and Deployment of a managed gateway.
+pub(super) fn deployed_name(meta: &Meta, gateway: &Gateway) -> String {
+    given(meta, NAME_OVERRIDE).unwrap_or_else(|| default_name(meta, gateway))
+}
+
+/// The service account of a managed gateway.
+pub(super) fn account(meta: &Meta, gateway: &Gateway) -> String {
+    given(meta, ACCOUNT).unwrap_or_else(|| default_name(meta, gateway))
+}
+
+fn default_name(meta: &Meta, gateway: &Gateway) -> String {
     format!("{}-{}", meta.name, gateway.gateway_class_name)
+}
+
+fn given(meta: &Meta, annotation: &str) -> Option<String> {
+    meta.annotations.get(annotation).filter(|name| !name.is_empty()).map(ToString::to_string)
 }

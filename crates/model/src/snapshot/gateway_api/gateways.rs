@@ -258,19 +258,18 @@ impl GatewayContext<'_> {
         if !class::is_managed(snapshot, spec) {
             return String::new();
         }
-        let written = meta.annotations.get("gateway.istio.io/service-account");
-        written.map_or_else(|| class::default_name(meta, spec), ToString::to_string)
+        class::account(meta, spec)
     }
 }
 
-fn is_child(set: &Config<ListenerSet>, gateway: &Meta) -> bool {
+pub(super) fn is_child(set: &Config<ListenerSet>, gateway: &Meta) -> bool {
     let parent = &set.spec.parent_ref;
     let namespace = parent.namespace.as_deref().unwrap_or(set.meta.namespace.as_str());
     parent.group == GROUP && parent.kind == "Gateway" && *parent.name == *gateway.name && gateway.namespace == namespace
 }
 
 /// Whether a gateway allows ListenerSets of this namespace; by default it allows none.
-fn admits(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>, set: &Meta) -> bool {
+pub(super) fn admits(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>, set: &Meta) -> bool {
     let Some(allowed) = &gateway.spec.allowed_listeners else { return false };
     match allowed.namespaces.from.as_deref() {
         Some("All") => true,
@@ -286,9 +285,7 @@ fn admits(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>, set: &Meta)
 fn services(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>) -> (Vec<String>, Option<ConditionFault>) {
     let (meta, spec) = (&gateway.meta, &gateway.spec);
     if class::is_managed(snapshot, spec) {
-        let written = meta.annotations.get("gateway.istio.io/name-override").filter(|name| !name.is_empty());
-        let name = written.map_or_else(|| class::default_name(meta, spec), ToString::to_string);
-        return (vec![snapshot.host_of(&meta.namespace, &name)], None);
+        return (vec![snapshot.host_of(&meta.namespace, &class::deployed_name(meta, spec))], None);
     }
     let (hosts, others): (Vec<_>, Vec<_>) = spec.addresses.iter().partition(|a| a.kind == "Hostname");
     let full = |host: &str| match host.contains('.') {

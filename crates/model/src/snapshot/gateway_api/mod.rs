@@ -14,6 +14,7 @@ mod http;
 mod ingress;
 mod legacy;
 mod listener;
+pub mod managed;
 mod matches;
 mod parents;
 mod policies;
@@ -38,6 +39,7 @@ use crate::config::problem::Problem;
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::names::Str;
 pub use equivalents::Equivalent;
+use managed::ManagedGateway;
 use tracked::{SnapshotReads, TrackedSnapshot};
 
 /// Name suffix of generated objects.
@@ -54,6 +56,8 @@ pub struct ConvertedConfig {
     pub objects: Objects,
     /// The status of each object that we serve, without the times of its conditions.
     pub statuses: BTreeMap<Key, Arc<Value>>,
+    /// Gateways whose proxies are deployed by us, sorted by namespace and name.
+    pub managed: Vec<Arc<ManagedGateway>>,
     /// Problems of objects without a status.
     pub(super) problems: Vec<Problem>,
     /// What the conversion read: while that is unchanged, so is the result.
@@ -69,8 +73,10 @@ impl ConvertedConfig {
         }
         let tracked = TrackedSnapshot::new(snapshot);
         let mut out = Output::default();
+        let mut managed = Vec::new();
         if snapshot.settings.knobs.gateway_api {
             routes::convert(&tracked, &mut out);
+            managed = managed::collect(&tracked);
         }
         ingress::convert(&tracked, &mut out);
         rbac::convert(&tracked, &mut out);
@@ -78,6 +84,7 @@ impl ConvertedConfig {
         ConvertedConfig {
             objects: out.objects,
             statuses: out.statuses,
+            managed,
             problems: out.problems,
             reads: tracked.into_reads(),
             legacy,
