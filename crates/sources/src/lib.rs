@@ -7,6 +7,7 @@ mod backoff;
 pub mod disk;
 pub mod fetch;
 mod file_watch;
+pub mod gateways;
 pub mod grpc;
 pub mod health;
 pub mod http;

@@ -37,7 +37,7 @@ struct ObservedLease {
 }
 
 /// Takes part in the election until stopped, and publishes whether this replica leads.
-pub(super) async fn elect(client: Client, election: Election, leads: watch::Sender<bool>, stop: CancellationToken) {
+pub(crate) async fn elect(client: Client, election: Election, leads: watch::Sender<bool>, stop: CancellationToken) {
     let api = api(&client, &election.namespace);
     let mut seen: Option<ObservedLease> = None;
     let mut renewed: Option<Instant> = None;

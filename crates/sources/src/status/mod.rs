@@ -26,6 +26,7 @@ use crate::backoff::Backoff;
 use crate::kubernetes::access::Access;
 
 pub use lease::Election;
+pub(crate) use lease::elect;
 pub use merge::{Controllers, merged};
 use observed::{ObservedStatus, StatusWatches};
 
