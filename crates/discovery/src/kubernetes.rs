@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use model::change::SourceId;
 use model::settings::Settings;
+use model::snapshot::gateway_api::ConvertedConfig;
 use sources::kubernetes::access::Access;
 use sources::kubernetes::definitions::{self, DefinedKinds};
 use sources::kubernetes::join::ClusterOptions;
@@ -24,8 +25,12 @@ use crate::environment::{Environment, Instance};
 use crate::serve::snapshot_writer::SnapshotWriter;
 use crate::serve::{mesh, statuses};
 
-/// The task that writes statuses.
-pub(crate) type StatusWriterTask = JoinHandle<()>;
+/// The task that writes statuses, and what it writes.
+pub(crate) struct RunningStatusWriter {
+    pub(crate) task: JoinHandle<()>,
+    /// Gateways and statuses of the newest snapshot, once all sources are synced.
+    pub(crate) converted: watch::Receiver<Arc<ConvertedConfig>>,
+}
 
 /// Name of the ConfigMap with the mesh config.
 const MESH_CONFIG: &str = "istio";
@@ -63,7 +68,7 @@ pub(crate) fn start_status_writer(
     writer: &SnapshotWriter,
     sources: SourceSet,
     end: CancellationToken,
-) -> StatusWriterTask {
+) -> RunningStatusWriter {
     let knobs = writer.now().snapshot.settings.knobs.clone();
     let election = Election {
         namespace: instance.namespace().to_owned(),
@@ -77,9 +82,10 @@ pub(crate) fn start_status_writer(
         election: knobs.leader_election.then_some(election),
         gateway_api: knobs.gateway_api_status,
     };
-    let (sender, statuses) = watch::channel(Arc::default());
+    let (sender, converted) = watch::channel(Arc::default());
     tokio::spawn(statuses::follow(writer.clone(), sources, sender));
-    tokio::spawn(status_writer.run(statuses, end))
+    let task = tokio::spawn(status_writer.run(converted.clone(), end));
+    RunningStatusWriter { task, converted }
 }
 
 /// The source for Kubernetes. It starts once the sources in `settings` are synced.

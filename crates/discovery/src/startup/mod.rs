@@ -16,6 +16,7 @@ use cli::levels::LogLevels;
 use cli::version;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -28,7 +29,9 @@ use crate::config_api;
 use crate::environment::{Environment, Instance};
 use crate::grpc::{self, ChargedRoutes};
 use crate::http::{AllowedHosts, Pages};
-use crate::kubernetes::{self, StatusWriterTask};
+use crate::injector_settings::{self, InjectorSettingsWatch};
+use crate::kubernetes::{self, RunningStatusWriter};
+use crate::managed_gateways::{self, ManagedGatewaysStart};
 use crate::registration::{self, RegistrationStart};
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
@@ -48,7 +51,8 @@ pub struct Server {
     pub addresses: BoundAddresses,
     pub pilot: Arc<ControlPlane>,
     sources: Vec<SourceTask>,
-    status_writer: Option<StatusWriterTask>,
+    /// Tasks that hold a lease.
+    elected: Vec<JoinHandle<()>>,
     listeners: TaskTracker,
     stop: StopTokens,
     _clients: ClientRuntime,
@@ -133,7 +137,16 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
         knobs: inputs.settings.knobs.clone(),
     };
     pilot.registrar = Some(registration::start(registration, &stop.sources));
-    let webhooks = start_webhooks(args, &instance, environment, &inputs, &pilot, &stop.sources);
+    let injector = injector_settings(args, &instance, environment, &inputs, &stop.sources);
+    let elected = match status_writer {
+        Some(running) => {
+            let gateways =
+                start_gateways(&instance, environment, &inputs, &pilot, &running, injector.clone(), &stop.sources);
+            [Some(running.task), gateways].into_iter().flatten().collect()
+        }
+        None => Vec::new(),
+    };
+    let webhooks = start_webhooks(args, &instance, environment, &inputs, &pilot, injector, &stop.sources);
     pilot.webhook_metrics = webhooks.as_ref().map(|webhooks| webhooks.metrics.clone());
     let pilot = housekeeping::started(pilot);
     let clients = ClientRuntime::start()?;
@@ -150,7 +163,7 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let services = PortServices { routes, secure_routes, pages: &pages, webhooks, certificates, levels, config_api };
     let (keepalive, runtime) = (&args.keepalive, clients.handle());
     let listeners = ports.serve(keepalive, services, &runtime, &stop.clients);
-    Ok(Server { addresses, pilot, sources: sources.tasks, status_writer, listeners, stop, _clients: clients })
+    Ok(Server { addresses, pilot, sources: sources.tasks, elected, listeners, stop, _clients: clients })
 }
 
 /// Starts the certificate authority and authentication. `None` if no port uses them.
@@ -207,20 +220,65 @@ fn has_webhooks(args: &DiscoveryFlags, inputs: &StartupInputs) -> bool {
     !args.https_addr.is_empty() && inputs.kubernetes_registry().is_some()
 }
 
+/// Whether proxies of Gateways are deployed.
+fn deploys_gateways(inputs: &StartupInputs) -> bool {
+    let knobs = &inputs.settings.knobs;
+    knobs.gateway_api && knobs.deploy_gateways && inputs.kubernetes_registry().is_some()
+}
+
+/// Follows the settings of injection if webhooks are served.
+fn injector_settings(
+    args: &DiscoveryFlags,
+    instance: &Instance,
+    environment: Environment<'_>,
+    inputs: &StartupInputs,
+    stop: &CancellationToken,
+) -> Option<InjectorSettingsWatch> {
+    let access = inputs.kubernetes_registry().filter(|_| has_webhooks(args, inputs))?;
+    let revision = environment("REVISION").unwrap_or_default();
+    Some(injector_settings::follow(access, instance.namespace(), &revision, stop))
+}
+
+/// Starts the deployment of gateways, unless it is off.
+fn start_gateways(
+    instance: &Instance,
+    environment: Environment<'_>,
+    inputs: &StartupInputs,
+    pilot: &ControlPlane,
+    statuses: &RunningStatusWriter,
+    injector: Option<InjectorSettingsWatch>,
+    stop: &CancellationToken,
+) -> Option<JoinHandle<()>> {
+    let access = inputs.kubernetes_registry().filter(|_| deploys_gateways(inputs))?;
+    let options = ManagedGatewaysStart {
+        access,
+        instance,
+        environment,
+        injector,
+        snapshots: pilot.world().snapshots(),
+        converted: statuses.converted.clone(),
+        changes: pilot.world().changes(),
+    };
+    Some(managed_gateways::start(options, stop))
+}
+
 fn start_webhooks(
     args: &DiscoveryFlags,
     instance: &Instance,
     environment: Environment<'_>,
     inputs: &StartupInputs,
     pilot: &ControlPlane,
+    injector: Option<InjectorSettingsWatch>,
     stop: &CancellationToken,
 ) -> Option<Arc<Webhooks>> {
     let access = inputs.kubernetes_registry().filter(|_| has_webhooks(args, inputs))?;
+    let injector = injector?;
     let snapshots = pilot.world().snapshots();
     let options = WebhookStart {
         access,
         namespace: instance.namespace(),
         environment,
+        injector,
         snapshot: Arc::new(move || Arc::clone(&snapshots.borrow().snapshot)),
         // Certificates from files have another CA, which the operator knows.
         trust: pilot.trust.clone().filter(|_| inputs.certificates.is_none()),
@@ -261,8 +319,8 @@ impl Server {
             source.stopped().await;
         }
         // Releasing the lease lets the next replica lead at once. It takes two requests.
-        if let Some(writer) = self.status_writer {
-            let _ = timeout(limit.max(LEASE_RELEASE), writer).await;
+        for task in self.elected {
+            let _ = timeout(limit.max(LEASE_RELEASE), task).await;
         }
     }
 }

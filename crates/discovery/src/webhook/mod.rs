@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::environment::Environment;
+use crate::injector_settings::InjectorSettingsWatch;
 use crate::trust::Trust;
 use injector::Injector;
 pub(crate) use metrics::WebhookMetrics;
@@ -37,6 +38,8 @@ pub(crate) struct WebhookStart<'a> {
     pub(crate) access: Access,
     pub(crate) namespace: &'a str,
     pub(crate) environment: Environment<'a>,
+    /// The settings of injection.
+    pub(crate) injector: InjectorSettingsWatch,
     /// Returns the newest snapshot.
     pub(crate) snapshot: SnapshotReader,
     /// Its roots go into the webhook configurations; `None` if the certificate of the port is given by files.
@@ -57,7 +60,7 @@ pub(crate) fn start(options: WebhookStart<'_>, stop: &CancellationToken) -> Arc<
             NativeMode::Disabled
         });
         let injector = Injector::new(&options, &revision, native);
-        injector.follow(&options, &revision, stop);
+        injector.follow(&options, stop);
         injector
     });
     if let Some(trust) = &options.trust {

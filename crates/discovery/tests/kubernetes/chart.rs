@@ -72,6 +72,7 @@ fn permissions_of_disabled_features_are_not_requested() {
     let none = [
         "writeStatus=false",
         "makeGatewayClasses=false",
+        "deployGateways=false",
         "certificateAuthority=false",
         "reviewTokens=false",
         "registerWorkloads=false",
@@ -79,7 +80,7 @@ fn permissions_of_disabled_features_are_not_requested() {
         "validation.enabled=false",
     ];
     assert_eq!(roles(&none), ["istiod-read-istio-system"]);
-    let all = ["classes", "definitions", "read", "registration", "roots", "status", "tokens", "webhooks"];
+    let all = ["classes", "definitions", "gateways", "read", "registration", "roots", "status", "tokens", "webhooks"];
     let all = all.map(|of| format!("istiod-{of}-istio-system"));
     assert_eq!(roles(&["registerCRDs=true"]), all);
 }

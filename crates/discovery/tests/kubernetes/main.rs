@@ -1,6 +1,6 @@
 //! A server with a real API server: recorded cases, outages, denied requests, CustomResourceDefinitions that come and go,
-//! irrelevant events, two clusters, certificates of gateways, kubectl, two replicas, webhooks. The tests share one API server, one
-//! test at a time, except those that start their own.
+//! irrelevant events, two clusters, certificates of gateways, kubectl, two replicas, webhooks, managed gateways. The tests
+//! share one API server, one test at a time, except those that start their own.
 
 // Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
@@ -16,6 +16,7 @@ mod election;
 mod istiod;
 mod kubectl;
 mod legacy;
+mod managed_gateways;
 mod noise;
 mod operator_logs;
 mod outage;

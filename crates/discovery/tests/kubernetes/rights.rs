@@ -21,6 +21,7 @@ use crate::serving::{CLUSTER, SLICE, endpoints, follow, web};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const GATEWAY: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways/edge";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istiod-status-istio-system";
 
 pub(crate) fn deploy() -> PathBuf {
@@ -108,6 +109,10 @@ async fn the_manifest_grants_all_needed_permissions() {
     // Removed afterwards, because other tests share the API server.
     made("/api/v1/namespaces/istio-system/services/istiod");
     made("/api/v1/namespaces/istio-system/configmaps/istio");
+    made("/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector");
+    for collection in ["/api/v1/namespaces/shop/services", "/api/v1/namespaces/shop/serviceaccounts", DEPLOYMENTS] {
+        made(&format!("{collection}/edge-istio"));
+    }
     create(&api_server, &objects()).await;
     let account = api_server.account("istio-system", "istiod").await;
 
@@ -124,6 +129,10 @@ async fn the_manifest_grants_all_needed_permissions() {
         let path = format!("/apis/gateway.networking.k8s.io/v1/gatewayclasses/{class}");
         wait::until_within(PATIENCE, "the class", async || Ok(api_server.get(&path).await.map(drop)?)).await;
     }
+    wait::until_within(PATIENCE, "the gateway's Deployment", async || {
+        Ok(api_server.get(&format!("{DEPLOYMENTS}/edge-istio")).await.map(drop)?)
+    })
+    .await;
     assert_eq!(refused(&api_server), [""; 0], "rights are missing");
     server.process().terminate().await;
 
