@@ -11,7 +11,7 @@ use tracing::{debug, info};
 use super::object::{DeployedKind, GatewayName, ObjectName};
 use super::observed::{gateway_resource, version};
 use super::ownership::NotOurs;
-use super::state::{AppliedObject, Outcome, StaleObject, Task};
+use super::state::{AppliedObject, DeploymentOutcome, StaleObject, Task};
 use super::{FIELD_MANAGER, conflict, ownership};
 use crate::kubernetes::client::reason;
 
@@ -32,8 +32,9 @@ enum ApplyError {
 }
 
 /// Applies everything that one Gateway needs.
-pub(super) async fn apply(client: Client, task: Task) -> (GatewayName, Outcome) {
-    let mut outcome = Outcome { content: task.deployment.content, uid: task.uid.clone(), ..Outcome::default() };
+pub(super) async fn apply(client: Client, task: Task) -> (GatewayName, DeploymentOutcome) {
+    let mut outcome =
+        DeploymentOutcome { content: task.deployment.content, uid: task.uid.clone(), ..DeploymentOutcome::default() };
     if task.deployment.takes_over {
         match claim(&client, &task).await {
             Ok(()) => outcome.is_claimed = true,

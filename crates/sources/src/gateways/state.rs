@@ -56,7 +56,7 @@ pub(super) struct AppliedObject {
 
 /// The result of writing one Gateway.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct DeploymentOutcome {
     pub(super) uid: String,
     pub(super) content: u64,
     pub(super) is_claimed: bool,
@@ -67,7 +67,7 @@ pub(super) struct Outcome {
     pub(super) problems: Vec<String>,
 }
 
-impl Outcome {
+impl DeploymentOutcome {
     pub(super) fn fail(&mut self, problem: String) {
         self.problems.push(problem);
     }
@@ -80,7 +80,7 @@ pub(super) struct DeploymentState {
     /// UIDs of existing Gateways.
     uids: BTreeMap<GatewayName, String>,
     observed: BTreeMap<ObjectName, ObservedObject>,
-    applied: BTreeMap<GatewayName, Outcome>,
+    applied: BTreeMap<GatewayName, DeploymentOutcome>,
     queue: BTreeSet<GatewayName>,
     in_flight: BTreeSet<GatewayName>,
     /// Objects deleted while their Gateway is written, with their version.
@@ -235,7 +235,7 @@ impl DeploymentState {
     }
 
     /// Records a written Gateway, and queues it again if something changed meanwhile.
-    pub(super) fn done(&mut self, gateway: &GatewayName, outcome: Outcome) {
+    pub(super) fn done(&mut self, gateway: &GatewayName, outcome: DeploymentOutcome) {
         self.in_flight.remove(gateway);
         if !self.wanted.contains_key(gateway) {
             return;
@@ -294,7 +294,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{AppliedObject, DeploymentState, GatewayDeployment, Outcome, WantedDeployments};
+    use super::{AppliedObject, DeploymentOutcome, DeploymentState, GatewayDeployment, WantedDeployments};
     use crate::gateways::object::{DeployedKind, GatewayName, ObjectName};
     use crate::gateways::observed::{Observation, ObservedObject};
 
@@ -321,10 +321,10 @@ mod tests {
         ObservedObject { gateway: front(), uid, owner, version, fields: Some(fields) }
     }
 
-    fn written(content: u64, version: u64) -> Outcome {
+    fn written(content: u64, version: u64) -> DeploymentOutcome {
         let applied = AppliedObject { version, fields: Some(7) };
         let objects = [(object(DeployedKind::Service), applied)].into();
-        Outcome { uid: "1".to_owned(), content, objects, ..Outcome::default() }
+        DeploymentOutcome { uid: "1".to_owned(), content, objects, ..DeploymentOutcome::default() }
     }
 
     /// A state in which the Gateway was written once, in version 10.
@@ -434,7 +434,7 @@ mod tests {
         let task = state.next().expect("a task");
         assert_eq!(task.stale.len(), 1);
         let removed = vec![object(DeployedKind::Autoscaler)];
-        state.done(&front(), Outcome { removed, ..written(1, 10) });
+        state.done(&front(), DeploymentOutcome { removed, ..written(1, 10) });
         assert!(state.next().is_none());
         let of_others = ObservedObject { owner: Some("2".to_owned()), ..seen(10, 7) };
         state.observe(Observation::Object(object(DeployedKind::Autoscaler), of_others));
