@@ -288,7 +288,7 @@ mod tests {
     fn parameters_are_a_config_map_or_unsupported() {
         let of = |reference: &str| one("", &format!(", infrastructure: {{parametersRef: {reference}}}")).parameters;
         assert_eq!(of("{group: '', kind: ConfigMap, name: p}"), GatewayParameters::ConfigMap("p".into()));
-        assert_eq!(of("{group: x, kind: Y, name: p}"), GatewayParameters::Unsupported("x/Y".to_owned()));
+        assert_eq!(of("{group: x, kind: Other, name: p}"), GatewayParameters::Unsupported("x/Other".to_owned()));
     }
 
     #[test]
