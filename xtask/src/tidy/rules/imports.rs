@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("inject", &["api", "model"]),
     ("cli", &["model"]),
     ("trust", &[]),
+    ("etcd", &["net"]),
     ("configapi", &["model"]),
     (
         "discovery",
