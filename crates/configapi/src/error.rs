@@ -129,7 +129,13 @@ impl ApiError {
 
     /// The storage failed.
     pub fn of_storage(error: &StoreError) -> ApiError {
-        ApiError::new(500, "InternalError", error.to_string())
+        let (code, reason) = match error {
+            StoreError::Unavailable { .. } => (503, "ServiceUnavailable"),
+            StoreError::Unconfirmed { .. } => (504, "Timeout"),
+            StoreError::TooLarge { .. } => (413, "RequestEntityTooLarge"),
+            StoreError::Conflict { .. } | StoreError::Failed { .. } | StoreError::Closed(_) => (500, "InternalError"),
+        };
+        ApiError::new(code, reason, error.to_string())
     }
 
     pub fn of_revision(error: RevisionError) -> ApiError {

@@ -7,7 +7,7 @@ use crate::resource::ResourceInfo;
 use crate::store::StoredObject;
 
 /// Every stored text starts with this.
-const START: &str = "{\"metadata\":{";
+pub(crate) const START: &str = "{\"metadata\":{";
 
 /// Metadata that only the server sets.
 pub(crate) const SERVER_FIELDS: [&str; 5] = ["uid", "creationTimestamp", "generation", "deletionTimestamp", "selfLink"];

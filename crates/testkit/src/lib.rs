@@ -15,6 +15,7 @@ pub mod difference;
 pub mod discovery;
 pub mod envoy;
 pub mod error;
+pub mod etcd;
 pub mod eureka;
 pub mod fake_api;
 pub mod faulty;

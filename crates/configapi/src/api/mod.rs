@@ -137,19 +137,22 @@ impl Api {
         };
         let asked = self.object_request(request, path)?;
         self.check_access(&asked)?;
-        match (&request.method, asked.name.as_str()) {
+        let stale = self.freshen(&asked).await?;
+        let mut response = match (&request.method, asked.name.as_str()) {
             (&http::Method::GET, "") if asked.query.is_watch => {
-                self.watch(&asked).map(|stream| ApiReply::Watch(Box::new(stream)))
+                return self.watch(&asked).map(|stream| ApiReply::Watch(Box::new(stream)));
             }
-            (&http::Method::GET, "") => self.list(&asked).map(ApiReply::Complete),
-            (&http::Method::GET, _) => self.get(&asked).map(ApiReply::Complete),
-            (&http::Method::POST, "") => self.create(&asked).await.map(ApiReply::Complete),
-            (&http::Method::PUT, name) if !name.is_empty() => self.update(&asked).await.map(ApiReply::Complete),
-            (&http::Method::PATCH, name) if !name.is_empty() => self.patch(&asked).await.map(ApiReply::Complete),
-            (&http::Method::DELETE, "") => self.delete_collection(&asked).await.map(ApiReply::Complete),
-            (&http::Method::DELETE, _) if !asked.is_status => self.delete(&asked).await.map(ApiReply::Complete),
+            (&http::Method::GET, "") => self.list(&asked).await,
+            (&http::Method::GET, _) => self.get(&asked).await,
+            (&http::Method::POST, "") => self.create(&asked).await,
+            (&http::Method::PUT, name) if !name.is_empty() => self.update(&asked).await,
+            (&http::Method::PATCH, name) if !name.is_empty() => self.patch(&asked).await,
+            (&http::Method::DELETE, "") => self.delete_collection(&asked).await,
+            (&http::Method::DELETE, _) if !asked.is_status => self.delete(&asked).await,
             _ => Err(ApiError::method_not_allowed()),
-        }
+        }?;
+        response.warnings.extend(stale);
+        Ok(ApiReply::Complete(response))
     }
 
     fn object_request<'a>(&self, request: &'a ApiRequest, path: ObjectPath) -> Result<ObjectRequest<'a>, ApiError> {

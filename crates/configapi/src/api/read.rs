@@ -24,14 +24,27 @@ use crate::watch::{ObjectFilter, WatchPlan, WatchStream};
 const WATCH_TIME: u64 = 1800;
 
 impl Api {
-    pub(super) fn get(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
+    /// Waits until the cache is as new as the request demands. Returns a warning if that could not be confirmed: then the
+    /// last known objects are served.
+    pub(super) async fn freshen(&self, asked: &ObjectRequest<'_>) -> Result<Option<String>, ApiError> {
+        let page = ListPage::parse(&asked.query.continue_token)?;
+        match page.map(|page| page.revision).or(asked.query.revision) {
+            Some(0) => {}
+            Some(revision) => self.storage.reach(revision).await,
+            None => return Ok(self.storage.refresh().await.err().map(|stale| format!("{stale}; it is shown"))),
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn get(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
+        let key = asked.key();
         let missing = || ApiError::not_found(asked.resource, &asked.name);
         let stored = match (asked.query.revision, asked.query.version_match) {
             (Some(revision), Some(VersionMatch::Exact)) => {
-                let objects = self.storage.cache().at(revision).map_err(ApiError::of_revision)?;
-                objects.get(&asked.key()).cloned().ok_or_else(missing)?
+                let objects = self.storage.objects_at(revision, Some(&key)).await.map_err(ApiError::of_revision)?;
+                objects.get(&key).cloned().ok_or_else(missing)?
             }
-            _ => self.storage.cache().get(&asked.key()).ok_or_else(missing)?,
+            _ => self.storage.cache().get(&key).ok_or_else(missing)?,
         };
         let object = object::value(&stored, asked.resource, &asked.version);
         Ok(object_response(200, &object, asked, Vec::new()))
@@ -46,10 +59,10 @@ impl Api {
         })
     }
 
-    pub(super) fn list(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
+    pub(super) async fn list(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
         let filter = Api::filter(asked)?;
         let page = ListPage::parse(&asked.query.continue_token)?;
-        let (objects, revision) = self.objects_of(asked, page.as_ref())?;
+        let (objects, revision) = self.objects_of(asked, page.as_ref()).await?;
         let after = page.as_ref().map(|page| ObjectKey::new(&asked.resource.id, &page.namespace, &page.name));
         let limit = if asked.query.limit == 0 { usize::MAX } else { asked.query.limit };
         let mut matching = filter.select(&objects, after.as_ref());
@@ -69,11 +82,15 @@ impl Api {
     }
 
     /// The objects that a list is made of, and their revision.
-    fn objects_of(&self, asked: &ObjectRequest<'_>, page: Option<&ListPage>) -> Result<(Objects, Revision), ApiError> {
+    async fn objects_of(
+        &self,
+        asked: &ObjectRequest<'_>,
+        page: Option<&ListPage>,
+    ) -> Result<(Objects, Revision), ApiError> {
         let cache = self.storage.cache();
         if let Some(page) = page {
             // The following pages show the same moment as the first.
-            let objects = cache.at(page.revision).map_err(|_| {
+            let objects = self.storage.objects_at(page.revision, None).await.map_err(|_| {
                 ApiError::expired(
                     "The provided continue parameter is too old to display a consistent list result. You must start a \
                      new list without the continue parameter.",
@@ -83,7 +100,8 @@ impl Api {
         }
         match (asked.query.revision, asked.query.version_match) {
             (Some(revision), Some(VersionMatch::Exact)) if revision > 0 => {
-                cache.at(revision).map(|objects| (objects, revision)).map_err(ApiError::of_revision)
+                let objects = self.storage.objects_at(revision, None).await;
+                objects.map(|objects| (objects, revision)).map_err(ApiError::of_revision)
             }
             (_, Some(VersionMatch::Exact)) => {
                 Err(ApiError::bad_request("resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\""))

@@ -42,7 +42,8 @@ impl Api {
             join_all(requests.iter().map(async |request| (request, self.respond(request).await))).await
         {
             if let ApiReply::Complete(response) = reply
-                && !matches!(response.code, 200 | 201)
+                // 409: another process that shares the storage was first.
+                && !matches!(response.code, 200 | 201 | 409)
             {
                 let cause = String::from_utf8_lossy(&response.body).into_owned();
                 return Err(SeedError { object: request.path.clone(), cause });

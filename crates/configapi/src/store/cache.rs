@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use imbl::OrdMap;
 use parking_lot::RwLock;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::{ObjectKey, Revision, StoreEvent, StoredObject};
 
@@ -86,6 +88,32 @@ impl WatchCache {
         drop(state);
         self.revision.send_replace(revision);
         oldest
+    }
+
+    /// Notes that there were no writes up to this revision since the last recorded one.
+    pub fn advance(&self, revision: Revision) {
+        let mut state = self.state.write();
+        if revision <= state.revision {
+            return;
+        }
+        state.revision = revision;
+        drop(state);
+        self.revision.send_replace(revision);
+    }
+
+    /// Replaces everything after events were missed. Watches from older revisions expire.
+    pub fn replace(&self, objects: Objects, revision: Revision) {
+        let mut state = self.state.write();
+        *state = CacheState { objects, revision, history: VecDeque::new(), history_bytes: 0, oldest: revision };
+        drop(state);
+        self.revision.send_replace(revision);
+    }
+
+    /// Waits until the cache has a revision, or the time is over. Returns whether it has it.
+    pub async fn reach(&self, revision: Revision, limit: Duration) -> bool {
+        let mut revisions = self.follow();
+        // The sender is part of this cache.
+        timeout(limit, revisions.wait_for(|current| *current >= revision)).await.is_ok()
     }
 
     /// The current objects and their revision.
@@ -187,6 +215,19 @@ mod tests {
         assert_eq!(at(&cache, 4), [("a".to_owned(), 4), ("b".to_owned(), 3)]);
         assert_eq!(at(&cache, 5), [("a".to_owned(), 4)]);
         assert_eq!(cache.at(6), Err(RevisionError::Future { asked: 6, current: 5 }));
+    }
+
+    #[test]
+    fn revisions_of_other_keys_and_missed_events() {
+        let cache = cache(100);
+        cache.advance(9);
+        cache.advance(7);
+        assert_eq!(cache.revision(), 9);
+        assert_eq!(cache.events_after(5), Ok((Vec::new(), 9)));
+        let b = object("b", 12);
+        cache.replace([(b.key.clone(), b)].into_iter().collect(), 12);
+        assert_eq!(at(&cache, 12), [("b".to_owned(), 12)]);
+        assert_eq!(cache.events_after(9), Err(RevisionError::Expired { asked: 9, oldest: 12 }));
     }
 
     #[test]

@@ -1,15 +1,17 @@
-//! Storage of objects: the contract of `Storage`, keys and values. `embedded` keeps them in one file; `cache` has the
-//! current objects and the last events in memory, and answers all reads and watches.
+//! Storage of objects: the contract of `Storage`, keys and values. `embedded` keeps them in one file, `etcd` in a cluster
+//! that several processes share. `cache` has the current objects and the last events in memory, and answers all reads and
+//! watches.
 
 pub mod cache;
 pub mod embedded;
+pub mod etcd;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use cache::WatchCache;
+use cache::{Objects, RevisionError, WatchCache};
 
 /// The number of a write. Revisions of one storage only grow; they are the `resourceVersion`s of objects and lists.
 pub type Revision = u64;
@@ -103,8 +105,26 @@ pub enum StoreError {
     Conflict { key: ObjectKey, found: Option<Revision> },
     #[error("could not write {key}: {cause}; the object is unchanged")]
     Failed { key: ObjectKey, cause: String },
+    /// The storage cannot be reached. The write was not done.
+    #[error("could not write {key}: {cause}; the object is unchanged")]
+    Unavailable { key: ObjectKey, cause: String },
+    #[error("could not write {key}: {cause}; the object is unchanged")]
+    TooLarge { key: ObjectKey, cause: String },
+    /// The write may have been done.
+    #[error(
+        "could not confirm the write of {key}: {cause}; the object may have changed, read it before the next write"
+    )]
+    Unconfirmed { key: ObjectKey, cause: String },
     #[error("could not write {0}: the storage is closed")]
     Closed(ObjectKey),
+}
+
+/// The cache may be older than the storage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("could not confirm that revision {revision} is the newest: {cause}")]
+pub struct StaleError {
+    pub revision: Revision,
+    pub cause: String,
 }
 
 /// The result of a write: the revision that it got.
@@ -120,4 +140,23 @@ pub trait Storage: Send + Sync + 'static {
 
     /// The current objects and the last events.
     fn cache(&self) -> &Arc<WatchCache>;
+
+    /// Waits until the cache has every write that was answered before this call, of other processes too.
+    fn refresh(&self) -> BoxFuture<'_, Result<(), StaleError>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Waits a short time until the cache has a revision that another process returned.
+    fn reach(&self, _revision: Revision) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+
+    /// The objects as they were at a revision: all, or only the one with this key.
+    fn objects_at<'a>(
+        &'a self,
+        revision: Revision,
+        _key: Option<&'a ObjectKey>,
+    ) -> BoxFuture<'a, Result<Objects, RevisionError>> {
+        Box::pin(ready(self.cache().at(revision)))
+    }
 }

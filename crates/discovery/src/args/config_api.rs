@@ -15,9 +15,13 @@ pub struct ConfigApiFlags {
     #[arg(id = "configAPI", long = "configAPI", value_delimiter = ',')]
     pub addresses: Vec<String>,
 
-    /// File that stores the objects of the configuration API
+    /// Storage of the configuration API: a file, or etcd://HOST:PORT,.../PREFIX, which several servers may share; etcds://
+    /// for TLS
     #[arg(id = "configStorage", long = "configStorage", default_value = "config.redb")]
     pub storage: PathBuf,
+
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
 
     /// Certificate of the configuration API; default: of a CA that is made next to the storage
     #[arg(id = "configAPICertFile", long = "configAPICertFile", default_value = "")]
@@ -43,6 +47,30 @@ pub struct ConfigApiFlags {
     /// What to do with configuration that validation rejects
     #[arg(id = "configAPIValidation", long = "configAPIValidation", value_enum, default_value = "reject")]
     pub validation: ValidationFlag,
+}
+
+/// Flags of a storage in etcd.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EtcdFlags {
+    /// CA certificates that verify etcd; default: those of the operating system
+    #[arg(id = "configStorageCAFile", long = "configStorageCAFile")]
+    pub ca_file: Option<PathBuf>,
+
+    /// Client certificate for etcd
+    #[arg(id = "configStorageCertFile", long = "configStorageCertFile")]
+    pub cert_file: Option<PathBuf>,
+
+    /// Private key of that certificate
+    #[arg(id = "configStorageKeyFile", long = "configStorageKeyFile")]
+    pub key_file: Option<PathBuf>,
+
+    /// User of etcd
+    #[arg(id = "configStorageUser", long = "configStorageUser")]
+    pub user: Option<String>,
+
+    /// File with the password of that user
+    #[arg(id = "configStoragePasswordFile", long = "configStoragePasswordFile")]
+    pub password_file: Option<PathBuf>,
 }
 
 /// What to do with configuration that validation rejects.

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use configapi::users::{ADMINISTRATORS, Tokens};
+use etcd::EtcdOptions;
 use trust::authority::{AuthorityTexts, SigningAuthority};
 use trust::issue::SubjectName;
 use trust::key::{KeyFormat, KeyKind, PrivateKey, random_serial};
@@ -112,8 +113,11 @@ impl ApiFiles {
     }
 }
 
-/// The folder next to a storage.
+/// The folder next to a storage; `config-api.d` in the working folder for one in etcd.
 fn folder(storage: &Path) -> PathBuf {
+    if storage.to_str().is_some_and(EtcdOptions::is_address) {
+        return PathBuf::from("config-api.d");
+    }
     let mut name = storage.as_os_str().to_owned();
     name.push(".d");
     name.into()

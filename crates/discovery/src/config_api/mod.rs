@@ -5,16 +5,15 @@ mod files;
 mod kubeconfig;
 mod serve;
 mod source;
+mod storage;
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use cli::version;
 use configapi::api::{Api, ApiOptions};
 use configapi::http::ApiService;
 use configapi::store::Storage;
-use configapi::store::cache::HistoryLimits;
-use configapi::store::embedded::EmbeddedStorage;
 use configapi::users::{Roles, Tokens};
 use tokio_util::sync::CancellationToken;
 
@@ -44,10 +43,7 @@ pub(crate) async fn open(
     if !flags.is_on() {
         return Ok(None);
     }
-    if flags.storage.to_str().is_some_and(|path| path.contains("://")) {
-        bail!("could not use --configStorage={}: expected the path of a file", flags.storage.display());
-    }
-    let storage: Arc<dyn Storage> = Arc::new(EmbeddedStorage::open(&flags.storage, HistoryLimits::default())?);
+    let storage = storage::open(flags).await?;
     let files = ApiFiles::new(flags);
     let certificates = match flags.tcp_address() {
         Some(address) => Some(certificates(flags, &files, address)?),

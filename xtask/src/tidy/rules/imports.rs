@@ -18,10 +18,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("cli", &["model"]),
     ("trust", &[]),
     ("etcd", &["net"]),
-    ("configapi", &["model"]),
+    ("configapi", &["etcd", "model"]),
     (
         "discovery",
-        &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject", "configapi"],
+        &["api", "cli", "model", "net", "scope", "translate", "trust", "xds", "sources", "inject", "configapi", "etcd"],
     ),
     ("agent", &["api", "cli", "model", "net", "trust", "xds"]),
     ("pilotctl", &["explain", "inject", "model", "net", "sources", "trust"]),
