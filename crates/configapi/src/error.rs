@@ -99,8 +99,9 @@ impl ApiError {
         ApiError::new(410, "Expired", message)
     }
 
-    pub fn too_large(limit: usize) -> ApiError {
-        ApiError::new(413, "RequestEntityTooLarge", format!("request body is too large: limit is {limit} bytes"))
+    pub fn too_large(path: &str, limit: usize) -> ApiError {
+        let message = format!("request body for {path} is too large: limit is {limit} bytes");
+        ApiError::new(413, "RequestEntityTooLarge", message)
     }
 
     pub fn unsupported_media_type(found: &str, accepted: &str) -> ApiError {

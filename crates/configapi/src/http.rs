@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody};
 
 use crate::api::{Api, ApiReply, ApiRequest, ApiResponse, WatchStream};
 use crate::error::ApiError;
-use crate::users::{Caller, Tokens};
+use crate::users::Caller;
 
 /// The longest body of a request, as in upstream.
 pub const MAX_BODY: usize = 3 << 20;
@@ -26,16 +26,15 @@ const MAX_WARNINGS: usize = 20;
 /// The body of responses.
 pub type ApiBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// The API with its tokens.
+/// The API as a service of HTTP.
 #[derive(Clone)]
 pub struct ApiService {
     api: Arc<Api>,
-    tokens: Arc<Tokens>,
 }
 
 impl ApiService {
-    pub fn new(api: Arc<Api>, tokens: Tokens) -> ApiService {
-        ApiService { api, tokens: Arc::new(tokens) }
+    pub fn new(api: Arc<Api>) -> ApiService {
+        ApiService { api }
     }
 
     /// Answers a request. `peer` is the caller that the connection proves: by its certificate, or by its socket.
@@ -58,7 +57,7 @@ impl ApiService {
         let body = match Limited::new(body, MAX_BODY).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {
-                return complete(ApiResponse::of_error(&ApiError::too_large(MAX_BODY)));
+                return complete(ApiResponse::of_error(&ApiError::too_large(path, MAX_BODY)));
             }
             Err(error) => {
                 let error = ApiError::bad_request(format!("could not read the body of the request: {error}"));
@@ -84,7 +83,9 @@ impl ApiService {
     /// The caller of a request. A token that is not known is refused, whatever the connection proves.
     fn caller(&self, authorization: &str, peer: Option<Caller>) -> Option<Caller> {
         match authorization.split_once(' ') {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => self.tokens.caller(token.trim()).cloned(),
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => {
+                self.api.users().current().tokens.caller(token.trim()).cloned()
+            }
             _ => peer,
         }
     }

@@ -1,6 +1,9 @@
 //! Callers and what they may do. `read` allows everything but Secrets, `write` everything, both in named namespaces or in
 //! all. Objects without a namespace are readable with any role and writable with `write` in all namespaces.
 
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 use serde::Deserialize;
 
 /// Members of this group may do everything, as in upstream.
@@ -159,6 +162,32 @@ impl Tokens {
             }
         }
         found
+    }
+}
+
+/// The tokens and roles of one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserRules {
+    pub tokens: Tokens,
+    pub roles: Roles,
+}
+
+/// Tokens and roles, which may be replaced while requests are answered.
+#[derive(Debug, Default)]
+pub struct Users(RwLock<Arc<UserRules>>);
+
+impl Users {
+    pub fn new(rules: UserRules) -> Users {
+        Users(RwLock::new(Arc::new(rules)))
+    }
+
+    pub fn current(&self) -> Arc<UserRules> {
+        self.0.read().clone()
+    }
+
+    /// Requests that come from now on are checked by these rules.
+    pub fn replace(&self, rules: UserRules) {
+        *self.0.write() = Arc::new(rules);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::output::{JSON, OutputForm};
 use crate::query::Query;
 use crate::resource::ResourceInfo;
 use crate::store::{ObjectKey, Storage};
-use crate::users::{AccessRequest, Caller, Role, Roles};
+use crate::users::{AccessRequest, Caller, Role, Users};
 pub use crate::watch::WatchStream;
 use path::{ObjectPath, RequestPath};
 pub use seed::SeedError;
@@ -32,7 +32,7 @@ pub use seed::SeedError;
 #[derive(Clone, Debug, Default)]
 pub struct ApiOptions {
     pub validation: ConfigValidation,
-    pub roles: Roles,
+    pub users: Arc<Users>,
     /// The version of the program.
     pub version: String,
     /// Namespaces that always exist.
@@ -118,6 +118,10 @@ impl Api {
         Api { storage, options, stop }
     }
 
+    pub(crate) fn users(&self) -> &Users {
+        &self.options.users
+    }
+
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
@@ -178,7 +182,7 @@ impl Api {
             is_secret: asked.resource.id == "secrets",
         };
         let caller = &asked.request.caller;
-        if self.options.roles.allow(caller, access) {
+        if self.options.users.current().roles.allow(caller, access) {
             return Ok(());
         }
         let verb = match (&asked.request.method, asked.name.is_empty()) {
@@ -265,7 +269,7 @@ impl Api {
                 is_namespaced: resource.is_namespaced,
                 is_secret: resource.id == "secrets",
             };
-            self.options.roles.allow(&request.caller, access)
+            self.options.users.current().roles.allow(&request.caller, access)
         });
         review["status"] = json!({ "allowed": is_allowed });
         Ok(ApiResponse::json(201, &review))

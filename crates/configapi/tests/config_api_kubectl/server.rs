@@ -11,7 +11,7 @@ use configapi::api::{Api, ApiOptions};
 use configapi::http::ApiService;
 use configapi::store::cache::HistoryLimits;
 use configapi::store::embedded::EmbeddedStorage;
-use configapi::users::{Caller, Tokens};
+use configapi::users::Caller;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -34,7 +34,7 @@ impl Server {
             ApiOptions { version: "test".to_owned(), namespaces: vec!["shop".to_owned()], ..ApiOptions::default() };
         let api = Arc::new(Api::new(Arc::new(storage.expect("a storage")), options, CancellationToken::new()));
         api.seed().await.expect("first objects");
-        let service = ApiService::new(api, Tokens::default());
+        let service = ApiService::new(api);
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = socket.local_addr().expect("an address");
         tokio::spawn(async move {

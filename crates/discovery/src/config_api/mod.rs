@@ -6,6 +6,7 @@ mod kubeconfig;
 mod serve;
 mod source;
 mod storage;
+mod users;
 
 use std::sync::Arc;
 
@@ -14,7 +15,6 @@ use cli::version;
 use configapi::api::{Api, ApiOptions};
 use configapi::http::ApiService;
 use configapi::store::Storage;
-use configapi::users::{Roles, Tokens};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::TlsFlags;
@@ -45,23 +45,23 @@ pub(crate) async fn open(
     }
     let storage = storage::open(flags).await?;
     let files = ApiFiles::new(flags);
+    let users = match flags.tcp_address() {
+        Some(_) => users::follow(flags, &files, stop.clone())?,
+        None => Arc::default(),
+    };
     let certificates = match flags.tcp_address() {
         Some(address) => Some(certificates(flags, &files, address)?),
         None => None,
     };
     let options = ApiOptions {
         validation: flags.validation.into(),
-        roles: roles(flags)?,
+        users,
         version: version::line().to_owned(),
         namespaces: vec![instance.namespace().to_owned()],
     };
     let api = Arc::new(Api::new(storage.clone(), options, stop.clone()));
     api.seed().await?;
-    let tokens = match certificates.is_some() {
-        true => files.tokens()?,
-        false => Tokens::default(),
-    };
-    Ok(Some(ConfigApi { service: ApiService::new(api, tokens), storage, certificates }))
+    Ok(Some(ConfigApi { service: ApiService::new(api), storage, certificates }))
 }
 
 /// Certificates of the TCP port: those of the flags, else of a CA of our own next to the storage.
@@ -77,10 +77,4 @@ fn certificates(flags: &ConfigApiFlags, files: &ApiFiles, address: &str) -> Resu
     };
     let loaded = Certificates::load(&tls).context("could not serve the configuration API")?;
     loaded.context("could not serve the configuration API without a certificate")
-}
-
-fn roles(flags: &ConfigApiFlags) -> Result<Roles> {
-    let Some(path) = &flags.roles_file else { return Ok(Roles::default()) };
-    let text = std::fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))?;
-    Roles::parse(&text).with_context(|| format!("could not use {}", path.display()))
 }
