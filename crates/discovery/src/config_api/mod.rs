@@ -2,6 +2,7 @@
 //! feeds its objects into the mesh.
 
 mod files;
+mod in_process;
 mod kubeconfig;
 mod serve;
 mod source;
@@ -15,6 +16,7 @@ use cli::version;
 use configapi::api::{Api, ApiOptions};
 use configapi::http::ApiService;
 use configapi::store::Storage;
+use sources::kubernetes::access::Access;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::TlsFlags;
@@ -62,6 +64,13 @@ pub(crate) async fn open(
     let api = Arc::new(Api::new(storage.clone(), options, stop.clone()));
     api.seed().await?;
     Ok(Some(ConfigApi { service: ApiService::new(api), storage, certificates }))
+}
+
+impl ConfigApi {
+    /// Access for the parts of this process that write to an API server.
+    pub(crate) fn access(&self) -> Access {
+        in_process::access(self.service.clone())
+    }
 }
 
 /// Certificates of the TCP port: those of the flags, else of a CA of our own next to the storage.

@@ -25,7 +25,7 @@ use xds::Budget;
 
 use crate::args::{DiscoveryFlags, RegisterCrds};
 use crate::client_runtime::ClientRuntime;
-use crate::config_api;
+use crate::config_api::{self, ConfigApi};
 use crate::environment::{Environment, Instance};
 use crate::grpc::{self, ChargedRoutes};
 use crate::http::{AllowedHosts, Pages};
@@ -117,7 +117,8 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let config_api = config_api::open(&args.config_api, &instance, &stop.clients).await?;
     let writer = SnapshotWriter::start(inputs.settings.clone(), Arc::default(), stop.sources.clone());
     let sources = sources::start(args, &instance, environment, &inputs, config_api.as_ref(), &writer, &stop.sources)?;
-    let status_writer = inputs.kubernetes_registry().map(|access| {
+    let status_access = inputs.kubernetes_registry().or_else(|| config_api.as_ref().map(ConfigApi::access));
+    let status_writer = status_access.map(|access| {
         kubernetes::start_status_writer(&instance, access, &writer, sources.set.clone(), stop.sources.clone())
     });
     if environment("PILOTAGE_ANALYSIS").is_none_or(|value| value != "false") {

@@ -1,5 +1,7 @@
 //! pilot-discovery with its configuration API: real kubectl writes, and a real Envoy follows.
 
+mod replicas;
+
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -203,4 +205,59 @@ async fn socket_request(mut stream: tokio::net::UnixStream, method: &str, path: 
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.expect("a reply");
     reply
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_users_are_read_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tokens = folder.path().join("tokens.csv");
+    std::fs::write(&tokens, "old-token,root,1,system:masters\n").expect("tokens");
+    let flag = format!("--configAPITokenFile={}", tokens.display());
+    let mesh = ApiMesh::start_without_kubeconfig(std::slice::from_ref(&flag)).await;
+    mesh.write_kubeconfig(&mesh.kubeconfig, std::slice::from_ref(&flag));
+    mesh.kubectl(&["get", "namespaces"], "").await;
+    std::fs::write(&tokens, "a line without a user\n").expect("tokens");
+    wait::until("a report", async || {
+        let output = mesh.discovery.output();
+        let found = output.contains("could not use changed users of the configuration API");
+        if found { Ok(()) } else { Err("no report".to_owned()) }
+    })
+    .await;
+    mesh.kubectl(&["get", "namespaces"], "").await;
+    std::fs::write(&tokens, "new-token,root,1,system:masters\n").expect("tokens");
+    wait::until("the end of the old token", async || {
+        let output = mesh.output(&mesh.kubeconfig, &["get", "namespaces"], "").await;
+        if output.status.success() { Err("it is still valid".to_owned()) } else { Ok(()) }
+    })
+    .await;
+    mesh.write_kubeconfig(&mesh.kubeconfig, &[flag]);
+    mesh.kubectl(&["get", "namespaces"], "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_and_routes_get_their_status() {
+    let mesh = ApiMesh::start(&[]).await;
+    let objects = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: default}\n\
+         spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n\
+         apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: cart, namespace: default}\n\
+         spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: missing, port: 80}]}]}\n";
+    mesh.kubectl(&["apply", "-f", "-"], objects).await;
+    let accepted = ["wait", "--for=condition=Accepted", "gateways.gateway.networking.k8s.io/edge", "--timeout=30s"];
+    mesh.kubectl(&accepted, "").await;
+    let reason = [
+        "get",
+        "httproute",
+        "cart",
+        "-o",
+        "jsonpath={.status.parents[0].conditions[?(@.type==\"ResolvedRefs\")].reason}",
+    ];
+    wait::until("the status of the route", async || {
+        let found = mesh.kubectl(&reason, "").await;
+        if found == "BackendNotFound" { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let holder = ["get", "lease", "-A", "-o", "jsonpath={.items[*].metadata.name}"];
+    assert_eq!(mesh.kubectl(&holder, "").await, "istio-gateway-status-leader");
+    let classes = mesh.kubectl(&["get", "gatewayclass", "-o", "name"], "").await;
+    assert!(classes.contains("gatewayclass.gateway.networking.k8s.io/istio"), "{classes}");
 }

@@ -1,10 +1,16 @@
 //! The credentials and the rate limit with which an API server is reached.
 
+use std::fmt;
 use std::path::PathBuf;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
+pub use kube::client::Body as KubeBody;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::watch;
+use tower::{BoxError, Service};
 
 use super::client::client;
 use super::kubeconfig::CheckedKubeconfig;
@@ -22,6 +28,17 @@ enum AccessMethod {
     InCluster,
     KubeconfigFile(PathBuf),
     KubeconfigUpdates(watch::Receiver<CheckedKubeconfig>),
+    Service(ServiceClient),
+}
+
+/// A client of an API server in this process.
+#[derive(Clone)]
+struct ServiceClient(Client);
+
+impl fmt::Debug for ServiceClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServiceClient")
+    }
 }
 
 /// Why no client can be made.
@@ -39,6 +56,17 @@ impl Access {
     /// With the service account of this pod.
     pub fn in_cluster(rate_limit: Option<RateLimit>) -> Access {
         Access { method: AccessMethod::InCluster, bucket: TokenBucket::new(rate_limit) }
+    }
+
+    /// An API server in this process.
+    pub fn service<S, B>(service: S) -> Access
+    where
+        S: Service<Request<KubeBody>, Response = Response<B>, Error: Into<BoxError>> + Send + 'static,
+        S::Future: Send + 'static,
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let client = ServiceClient(Client::new(service, "default"));
+        Access { method: AccessMethod::Service(client), bucket: TokenBucket::new(None) }
     }
 
     /// With a kubeconfig file.
@@ -65,6 +93,7 @@ impl Access {
 
     pub(crate) async fn client(&mut self) -> Result<Client, AccessError> {
         let kubeconfig = match &mut self.method {
+            AccessMethod::Service(ServiceClient(client)) => return Ok(client.clone()),
             AccessMethod::InCluster => return Ok(client(Config::incluster()?, &self.bucket)?),
             AccessMethod::KubeconfigFile(path) => Kubeconfig::read_from(&*path)?,
             AccessMethod::KubeconfigUpdates(updates) => updates.borrow_and_update().kubeconfig(),

@@ -1,0 +1,114 @@
+//! Three replicas on a real etcd with three members.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::etcd::EtcdCluster;
+use testkit::{client, wait};
+
+use super::BINARY;
+
+/// Replicas and their sockets.
+struct Replicas {
+    cluster: EtcdCluster,
+    servers: Vec<DiscoveryProcess>,
+    folder: TempDir,
+}
+
+impl Replicas {
+    async fn start() -> Replicas {
+        let cluster = EtcdCluster::start(3).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = async |number: usize| {
+            let socket = folder.path().join(format!("{number}.sock"));
+            let args = vec![
+                format!("--configAPI=unix://{}", socket.display()),
+                format!("--configStorage={}", cluster.url(number)),
+            ];
+            DiscoveryProcess::start(BINARY, DiscoveryOptions { args, ..DiscoveryOptions::default() }).await
+        };
+        let (one, two, three) = tokio::join!(start(0), start(1), start(2));
+        Replicas { cluster, servers: vec![one, two, three], folder }
+    }
+
+    /// A request to a replica: head and body of the reply.
+    async fn request(&self, number: usize, method: &str, path: &str, body: &str) -> (String, String) {
+        let socket = self.folder.path().join(format!("{number}.sock"));
+        let stream = tokio::net::UnixStream::connect(&socket).await.expect("a connection");
+        let reply = super::socket_request(stream, method, path, body).await;
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// Hosts of VirtualServices that a replica serves to proxies.
+    async fn mesh_has(&self, number: usize, host: &str) -> Result<(), String> {
+        let reply = client::get(self.servers[number].http(), "discovery", "/debug/configz").await?;
+        if reply.body.contains(host) { Ok(()) } else { Err(format!("replica {number} does not have {host}")) }
+    }
+}
+
+const ROUTES: &str = "/apis/networking.istio.io/v1/namespaces/default/virtualservices";
+
+fn route(name: &str, host: &str) -> String {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": name},
+        "spec": {"hosts": [host], "http": [{"directResponse": {"status": 418}}]},
+    })
+    .to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_on_one_etcd_serve_the_same_world() {
+    let mut replicas = Replicas::start().await;
+    let (head, _) = replicas.request(0, "POST", ROUTES, &route("one", "one.example.com")).await;
+    assert!(head.starts_with("HTTP/1.1 201"), "{head}");
+    // A write of one replica is read from another at once.
+    let (head, body) = replicas.request(1, "GET", &format!("{ROUTES}/one"), "").await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let stored: Value = serde_json::from_str(&body).expect("an object");
+    let (head, _) = replicas.request(2, "POST", ROUTES, &route("one", "other.example.com")).await;
+    assert!(head.starts_with("HTTP/1.1 409"), "{head}");
+    let leader = replicas.cluster.leader().await;
+    replicas.cluster.kill(leader);
+    let mut changed = stored.clone();
+    changed["spec"]["hosts"] = json!(["two.example.com"]);
+    wait::until("a write after a member was killed", async || {
+        let (head, body) = replicas.request(1, "PUT", &format!("{ROUTES}/one"), &changed.to_string()).await;
+        let is_done = head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.1 409");
+        if is_done { Ok(()) } else { Err(body) }
+    })
+    .await;
+    let written = Instant::now();
+    for number in 0..3 {
+        wait::until("the change in the mesh", async || replicas.mesh_has(number, "two.example.com").await).await;
+    }
+    println!("all meshes had the change after {:?}", written.elapsed());
+    assert!(written.elapsed() < Duration::from_secs(2), "{:?}", written.elapsed());
+    without_quorum(&mut replicas, leader).await;
+}
+
+/// Writes are refused, reads and the mesh go on, and nothing is lost.
+async fn without_quorum(replicas: &mut Replicas, killed: usize) {
+    let second = (killed + 1) % 3;
+    replicas.cluster.kill(second);
+    let (head, body) = replicas.request(0, "POST", ROUTES, &route("lost", "lost.example.com")).await;
+    let is_clear = ["HTTP/1.1 503", "HTTP/1.1 504"].iter().any(|status| head.starts_with(status));
+    assert!(is_clear && body.contains("etcd") && body.contains("default/lost"), "{head}\n{body}");
+    let (head, body) = replicas.request(2, "GET", &format!("{ROUTES}/one"), "").await;
+    assert!(head.starts_with("HTTP/1.1 200") && body.contains("two.example.com"), "{head}");
+    assert!(head.to_lowercase().contains("warning: 299") && head.contains("could not confirm"), "{head}");
+    replicas.mesh_has(1, "two.example.com").await.expect("the mesh goes on");
+    replicas.cluster.resume(killed).await;
+    wait::until("a write with a majority", async || {
+        let (head, body) = replicas.request(0, "POST", ROUTES, &route("three", "three.example.com")).await;
+        let is_done = head.starts_with("HTTP/1.1 201") || head.starts_with("HTTP/1.1 409");
+        if is_done { Ok(()) } else { Err(body) }
+    })
+    .await;
+    for number in 0..3 {
+        wait::until("the new route", async || replicas.mesh_has(number, "three.example.com").await).await;
+        replicas.mesh_has(number, "two.example.com").await.expect("nothing is lost");
+    }
+}
