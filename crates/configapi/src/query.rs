@@ -38,6 +38,8 @@ pub(crate) struct Query {
     pub(crate) is_forced: bool,
     pub(crate) is_dry_run: bool,
     pub(crate) field_validation: Option<FieldValidation>,
+    /// What happens to the objects that a deleted one owns.
+    pub(crate) propagation: String,
     /// What rows of tables contain: `Metadata` by default, `Object` or `None`.
     pub(crate) include_object: String,
 }
@@ -59,6 +61,7 @@ impl Query {
             is_forced: false,
             is_dry_run: false,
             field_validation: None,
+            propagation: String::new(),
             include_object: String::new(),
         };
         for (name, value) in form_urlencoded::parse(text.as_bytes()) {
@@ -110,6 +113,7 @@ impl Query {
                     _ => return Err(bad("Ignore, Warn or Strict")),
                 });
             }
+            "propagationPolicy" => value.clone_into(&mut self.propagation),
             "includeObject" => value.clone_into(&mut self.include_object),
             _ => {}
         }

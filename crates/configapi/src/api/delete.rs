@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::garbage::Dependents;
 use super::reply::object_response;
 use super::{Api, ApiResponse, ObjectRequest, body};
 use crate::error::ApiError;
@@ -23,6 +24,9 @@ const MAX_TRIES: usize = 10;
 struct DeleteOptions {
     preconditions: Option<Preconditions>,
     dry_run: Option<Vec<String>>,
+    propagation_policy: String,
+    /// The form before policies: true keeps the objects that it owns.
+    orphan_dependents: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,6 +39,15 @@ struct Preconditions {
 impl DeleteOptions {
     fn is_dry_run(&self) -> bool {
         self.dry_run.iter().flatten().any(|mode| mode == "All")
+    }
+
+    fn dependents(&self, asked: &ObjectRequest<'_>) -> Result<Dependents, ApiError> {
+        let policy =
+            if self.propagation_policy.is_empty() { &asked.query.propagation } else { &self.propagation_policy };
+        match (policy.as_str(), self.orphan_dependents) {
+            ("", Some(true)) => Ok(Dependents::Orphan),
+            (policy, _) => Dependents::parse(policy),
+        }
     }
 }
 
@@ -57,9 +70,20 @@ impl Api {
         if asked.resource.id == "namespaces" && !is_dry_run && self.storage.cache().get(&asked.key()).is_some() {
             self.empty_namespace(&asked.name).await?;
         }
+        let dependents = options.dependents(asked)?;
+        let uid = match is_dry_run {
+            true => String::new(),
+            false => self.uid(&asked.key()),
+        };
+        match dependents {
+            Dependents::Foreground => self.delete_dependents(&uid).await,
+            Dependents::Orphan => self.release_dependents(&uid).await,
+            Dependents::Background => {}
+        }
         match self.remove(asked.resource, &asked.version, &asked.key(), &preconditions, is_dry_run).await? {
             Deleted::Marked(object) => Ok(object_response(200, &object, asked, Vec::new())),
             Deleted::Gone(object) => {
+                self.delete_dependents(&uid).await;
                 let mut details =
                     json!({"name": asked.name, "kind": asked.resource.plural, "uid": meta(&object, "uid")});
                 if !asked.resource.group.is_empty() {
@@ -84,8 +108,40 @@ impl Api {
         };
         let (objects, _) = self.storage.cache().current();
         let keys: Vec<ObjectKey> = filter.select(&objects, None).map(|stored| stored.key.clone()).collect();
+        let dependents = options.dependents(asked)?;
+        if dependents == Dependents::Orphan && !is_dry_run {
+            for key in &keys {
+                self.release_dependents(&self.uid(key)).await;
+            }
+        }
         self.remove_all(asked.resource, &asked.version, &keys, is_dry_run).await?;
+        if !is_dry_run {
+            self.collect_garbage().await;
+        }
         Ok(ApiResponse::json(200, &success(&json!({"kind": asked.resource.plural}))))
+    }
+
+    /// Deletes an object that another one owned, with those that it owns.
+    pub(super) async fn remove_dependent(
+        &self,
+        resource: &'static ResourceInfo,
+        key: &ObjectKey,
+    ) -> Result<(), ApiError> {
+        let uid = self.uid(key);
+        let version = resource.preferred_version();
+        match self.remove(resource, version, key, &Preconditions::default(), false).await {
+            Ok(Deleted::Gone(_)) => Box::pin(self.delete_dependents(&uid)).await,
+            Ok(Deleted::Marked(_)) => {}
+            Err(error) if error.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn uid(&self, key: &ObjectKey) -> String {
+        let stored = self.storage.cache().get(key);
+        let metadata = stored.map(|stored| object::stored_metadata(&stored)).unwrap_or_default();
+        metadata.get("uid").and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     /// Deletes objects together, so that they share transactions.

@@ -3,6 +3,7 @@
 
 mod body;
 mod delete;
+mod garbage;
 mod path;
 mod read;
 mod reply;

@@ -224,6 +224,7 @@ impl Api {
             })?;
             set_meta(&mut after, "resourceVersion", Some(revision.to_string().into()));
             if is_gone {
+                self.delete_dependents(meta(&after, "uid")).await;
                 self.finish_namespace(meta(&after, "namespace")).await;
             }
         }

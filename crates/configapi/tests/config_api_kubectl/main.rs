@@ -227,3 +227,132 @@ data: {a: b}
     let kinds = server.kubectl(&["api-resources", "--api-group=networking.istio.io", "-o", "name"], "").await;
     assert!(kinds.contains("virtualservices.networking.istio.io"), "{kinds}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_deleted_with_their_last_owner() {
+    let server = Server::start().await;
+    let map = |name: &str, owners: &[(&str, &str)]| {
+        let owners: Vec<String> = owners
+            .iter()
+            .map(|(name, uid)| format!("{{apiVersion: v1, kind: ConfigMap, name: {name}, uid: {uid}}}"))
+            .collect();
+        let owners = owners.join(", ");
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: shop, ownerReferences: [{owners}]}}\n"
+        )
+    };
+    let uid = async |name: &str| {
+        server.kubectl(&["get", "configmap", name, "-n", "shop", "-o", "jsonpath={.metadata.uid}"], "").await
+    };
+    let names = async || {
+        server.kubectl(&["get", "configmap", "-n", "shop", "-o", "jsonpath={.items[*].metadata.name}"], "").await
+    };
+    for name in ["one", "two"] {
+        server.kubectl(&["apply", "-f", "-"], &map(name, &[])).await;
+    }
+    let (one, two) = (uid("one").await, uid("two").await);
+    server.kubectl(&["apply", "-f", "-"], &map("child", &[("one", &one)])).await;
+    let child = uid("child").await;
+    server.kubectl(&["apply", "-f", "-"], &map("grandchild", &[("child", &child)])).await;
+    server.kubectl(&["apply", "-f", "-"], &map("shared", &[("one", &one), ("two", &two)])).await;
+    server.kubectl(&["delete", "configmap", "one", "-n", "shop"], "").await;
+    assert_eq!(names().await, "shared two");
+    server.kubectl(&["delete", "configmap", "two", "-n", "shop", "--cascade=orphan"], "").await;
+    assert_eq!(names().await, "shared");
+    let owners = ["get", "configmap", "shared", "-n", "shop", "-o", "jsonpath={.metadata.ownerReferences}"];
+    assert_eq!(server.kubectl(&owners, "").await, "");
+    let shared = uid("shared").await;
+    server.kubectl(&["apply", "-f", "-"], &map("child", &[("shared", &shared)])).await;
+    server.kubectl(&["delete", "configmap", "shared", "-n", "shop", "--cascade=foreground", "--timeout=20s"], "").await;
+    assert_eq!(names().await, "");
+}
+
+/// A chart with a kind of the mesh and a core kind.
+fn write_chart(folder: &std::path::Path, host: &str) {
+    let templates = folder.join("templates");
+    std::fs::create_dir_all(&templates).expect("a folder");
+    std::fs::write(folder.join("Chart.yaml"), "apiVersion: v2\nname: cart\nversion: 0.1.0\n").expect("a chart");
+    std::fs::write(folder.join("values.yaml"), format!("host: {host}\n")).expect("values");
+    let object = virtual_service("cart", "{{ .Values.host }}").replace("namespace: shop, ", "");
+    std::fs::write(templates.join("route.yaml"), object).expect("a template");
+    let service = SERVICE.replace(", namespace: shop", "");
+    std::fs::write(templates.join("service.yaml"), service).expect("a template");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn helm_installs_upgrades_and_uninstalls() {
+    let server = Server::start().await;
+    let chart = server.folder.path().join("cart");
+    let chart_path = chart.display().to_string();
+    let kubeconfig = server.folder.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{{name: a, cluster: {{server: 'http://{}'}}}}]\n\
+         users: [{{name: a, user: {{}}}}]\ncontexts: [{{name: a, context: {{cluster: a, user: a}}}}]\n",
+        server.address
+    );
+    std::fs::write(&kubeconfig, text).expect("a kubeconfig");
+    let helm = async |args: &[&str]| {
+        let mut command = std::process::Command::new(testkit::servers::binary("helm"));
+        command.args(args).args(["-n", "shop", "--kubeconfig"]).arg(&kubeconfig);
+        command.env_clear().env("HOME", server.folder.path()).env("PATH", "/usr/bin:/bin");
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        command.stderr(std::process::Stdio::piped());
+        let output = finished(command, "").await;
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "helm {}: {error}", args.join(" "));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let hosts = async || server.kubectl(&["get", "vs", "cart", "-n", "shop", "-o", "jsonpath={.spec.hosts}"], "").await;
+    write_chart(&chart, "a.example.com");
+    let installed = helm(&["install", "shop", &chart_path]).await;
+    assert!(installed.contains("STATUS: deployed"), "{installed}");
+    assert_eq!(hosts().await, r#"["a.example.com"]"#);
+    let upgraded = helm(&["upgrade", "shop", &chart_path, "--set", "host=b.example.com"]).await;
+    assert!(upgraded.contains("REVISION: 2"), "{upgraded}");
+    assert_eq!(hosts().await, r#"["b.example.com"]"#);
+    helm(&["rollback", "shop", "1"]).await;
+    assert_eq!(hosts().await, r#"["a.example.com"]"#);
+    let listed = helm(&["list"]).await;
+    assert!(listed.contains("deployed"), "{listed}");
+    helm(&["uninstall", "shop"]).await;
+    let left = server.kubectl(&["get", "vs,svc,secret", "-n", "shop", "-o", "name"], "").await;
+    assert_eq!(left, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_are_read_and_large_objects_refused() {
+    let server = Server::start().await;
+    let version = async || {
+        let path = ["get", "vs", "cart", "-n", "shop", "-o", "jsonpath={.metadata.resourceVersion}"];
+        server.kubectl(&path, "").await
+    };
+    let mut versions = Vec::new();
+    for host in ["a.example.com", "b.example.com"] {
+        server.kubectl(&["apply", "-f", "-"], &virtual_service("cart", host)).await;
+        versions.push(version().await);
+    }
+    server.kubectl(&["delete", "vs", "cart", "-n", "shop"], "").await;
+    let at = |collection: &str, version: &str| {
+        format!(
+            "/apis/networking.istio.io/v1/namespaces/shop/virtualservices{collection}?resourceVersion={version}&resourceVersionMatch=Exact"
+        )
+    };
+    for (version, host) in versions.iter().zip(["a.example.com", "b.example.com"]) {
+        for path in [at("/cart", version), at("", version)] {
+            let old = server.kubectl(&["get", "--raw", &path], "").await;
+            assert!(old.contains(host) && old.contains(&format!("\"resourceVersion\":\"{version}\"")), "{old}");
+        }
+    }
+    let refused = server.refused(&["get", "--raw", &at("/cart", "999999")], "").await;
+    assert!(
+        refused.contains("too large resource version") || refused.contains("Too large resource version"),
+        "{refused}"
+    );
+
+    let large = format!(
+        "{{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{{\"name\":\"large\",\"namespace\":\"shop\"}},\"data\":{{\"a\":\"{}\"}}}}",
+        "x".repeat(10 << 20)
+    );
+    let refused = server.refused(&["create", "--validate=false", "-f", "-"], &large).await;
+    assert!(refused.contains("/api/v1/namespaces/shop/configmaps is too large"), "{refused}");
+}
