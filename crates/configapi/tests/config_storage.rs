@@ -101,7 +101,88 @@ fn a_second_process_and_a_damaged_file_are_refused() {
     let damaged = folder.path().join("damaged.redb");
     std::fs::write(&damaged, vec![7u8; 64 * 1024]).expect("a file");
     let error = EmbeddedStorage::open(&damaged, HistoryLimits::default()).err().expect("refused").to_string();
-    assert!(error.contains("damaged.redb"), "{error}");
+    assert!(error.contains("damaged.redb") && error.contains("restore it from a copy"), "{error}");
+    assert_eq!(std::fs::read(&damaged).expect("the file"), vec![7u8; 64 * 1024], "kept as it is");
+}
+
+#[tokio::test]
+async fn damage_is_found_and_never_taken_for_an_object() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.redb");
+    {
+        let storage = open(&path);
+        for number in 0..200 {
+            storage.write(put(&format!("object-{number}"), None, number)).await.expect("a write");
+        }
+    }
+    let whole = std::fs::read(&path).expect("the file");
+    let mut refused = 0;
+    for part in 1..16 {
+        let mut bytes = whole.clone();
+        let at = bytes.len() / 16 * part;
+        bytes[at..at + 64].fill(0xff);
+        let damaged = folder.path().join(format!("damaged-{part}.redb"));
+        std::fs::write(&damaged, &bytes).expect("a file");
+        match EmbeddedStorage::open(&damaged, HistoryLimits::default()) {
+            // Unused pages may have anything in them.
+            Ok(storage) => {
+                let (objects, _) = storage.cache().current();
+                assert!(objects.values().all(|stored| number(&stored.text) < 200));
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains(&format!("damaged-{part}.redb")), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    println!("{refused} of 15 damaged files were refused");
+    assert!(refused > 0);
+}
+
+/// Writes until the file may not grow, and prints what was acknowledged. Started by the test below.
+#[tokio::test]
+#[ignore = "runs in a separate process"]
+async fn filling_process() {
+    let Ok(path) = std::env::var(FILE) else { return };
+    let storage = open(Path::new(&path));
+    let filler = "x".repeat(64 * 1024);
+    let mut refused = 0;
+    for number in 0..1000 {
+        let name = format!("object-{number}");
+        let text = format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"data\":{{\"filler\":\"{filler}\"}}}}");
+        match storage.write(Write { key: key(&name), expected: None, text: Some(text.into()) }).await {
+            Ok(_) => println!("\nack {name}"),
+            Err(error) => {
+                println!("\nrefused {error}");
+                assert!(storage.cache().get(&key(&name)).is_none(), "not in the cache");
+                refused += 1;
+            }
+        }
+        if refused == 3 {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.redb");
+    let program = std::env::current_exe().expect("this program");
+    // A limit on the size of files fails writes as a full disk does.
+    let script = "trap '' XFSZ; ulimit -f 8192; exec \"$0\" --exact filling_process --ignored --nocapture";
+    let output = Command::new("sh").args(["-c", script]).arg(program).env(FILE, &path).output().expect("a process");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    let acknowledged: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("ack ")).collect();
+    let refused: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("refused ")).collect();
+    println!("{} acknowledged, then: {refused:?}", acknowledged.len());
+    assert!(!acknowledged.is_empty() && refused.len() == 3, "{text}");
+    assert!(refused[0].contains("could not write configmaps") && refused[0].contains("unchanged"), "{refused:?}");
+    let storage = open(&path);
+    assert!(acknowledged.iter().all(|name| storage.cache().get(&key(name)).is_some()));
+    storage.write(put("after", None, 1)).await.expect("room again");
 }
 
 /// Writes until killed, and prints every acknowledged write. Started by the test below.

@@ -2,6 +2,7 @@
 //! disk before any of them is answered. Next to the objects the file has the replaced versions of the last revisions, so
 //! watches and reads of old versions survive a restart.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -33,12 +34,28 @@ const MAX_BATCH: usize = 256;
 /// Why the file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("could not open the configuration storage {}: {cause}", path.display())]
+    #[error("could not open the configuration storage {}: {cause}{}", path.display(), way_out(cause))]
     File { path: PathBuf, cause: Box<redb::Error> },
+    #[error("could not open the configuration storage {}: it is damaged{RESTORE}", path.display())]
+    Damaged { path: PathBuf },
     #[error("could not read the configuration storage {}: format {found} is not known, expected {CURRENT_FORMAT}", path.display())]
     Format { path: PathBuf, found: u64 },
     #[error("could not start the thread of the configuration storage: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+/// The way out of a damaged file.
+const RESTORE: &str = "; the file is not replaced: restore it from a copy, or move it away to start with an empty storage \
+                       and apply an export";
+
+/// What the user can do about a file that cannot be opened.
+fn way_out(cause: &redb::Error) -> &'static str {
+    match cause {
+        redb::Error::DatabaseAlreadyOpen => "; another process uses it, stop that one or give another file",
+        redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_) => RESTORE,
+        redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => RESTORE,
+        _ => "",
+    }
 }
 
 /// A storage in one file.
@@ -68,13 +85,10 @@ struct PendingWrite {
 impl EmbeddedStorage {
     /// Opens the file, or makes it. No other process may have it open.
     pub fn open(path: &Path, limits: HistoryLimits) -> Result<EmbeddedStorage, OpenError> {
-        let failed = |cause: redb::Error| OpenError::File { path: path.to_owned(), cause: Box::new(cause) };
-        let database = Database::create(path).map_err(|cause| failed(cause.into()))?;
-        let format = prepare(&database).map_err(failed)?;
-        if format != CURRENT_FORMAT {
-            return Err(OpenError::Format { path: path.to_owned(), found: format });
-        }
-        let cache = Arc::new(load(&database, limits).map_err(failed)?);
+        // redb panics on some kinds of damage.
+        let read = panic::catch_unwind(AssertUnwindSafe(|| read_file(path, limits)));
+        let (database, cache) = read.unwrap_or_else(|_| Err(OpenError::Damaged { path: path.to_owned() }))?;
+        let cache = Arc::new(cache);
         info!(path = %path.display(), revision = cache.revision(), "configuration storage opened");
         let (writes, pending) = mpsc::channel(QUEUE);
         let writer = Writer {
@@ -105,6 +119,22 @@ impl Storage for EmbeddedStorage {
     fn cache(&self) -> &Arc<WatchCache> {
         &self.cache
     }
+}
+
+/// Opens the file, verifies it, and reads everything.
+fn read_file(path: &Path, limits: HistoryLimits) -> Result<(Database, WatchCache), OpenError> {
+    let failed = |cause: redb::Error| OpenError::File { path: path.to_owned(), cause: Box::new(cause) };
+    let mut database = Database::create(path).map_err(|cause| failed(cause.into()))?;
+    // Verifies the checksums of all pages: a damaged text must not be taken for an object.
+    if !database.check_integrity().map_err(|cause| failed(cause.into()))? {
+        error!(path = %path.display(), "the configuration storage was damaged and is repaired; the last writes may be lost");
+    }
+    let format = prepare(&database).map_err(failed)?;
+    if format != CURRENT_FORMAT {
+        return Err(OpenError::Format { path: path.to_owned(), found: format });
+    }
+    let cache = load(&database, limits).map_err(failed)?;
+    Ok((database, cache))
 }
 
 /// Makes the tables of a new file. Returns the format.
@@ -259,7 +289,8 @@ impl Writer {
     fn begin(&mut self) -> Result<WriteTransaction, redb::Error> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => Database::create(&self.path)?,
+            // Not `create`: a file that was removed must not become an empty one.
+            None => Database::open(&self.path)?,
         };
         let transaction = database.begin_write();
         self.database = Some(database);
