@@ -62,6 +62,8 @@ enum PilotctlCommand {
     Get(objects::GetOptions),
     /// Change an object in an editor
     Edit(objects::EditOptions),
+    /// Write all objects of the configuration API or a cluster to a folder
+    Export(objects::ExportOptions),
     /// Add the proxy to workloads in a file
     KubeInject(kube_inject::KubeInjectOptions),
     /// Prepare workloads outside Kubernetes
@@ -90,6 +92,7 @@ async fn main() -> ExitCode {
         PilotctlCommand::Diff(options) => write(WriteCommand::Diff, &options).await,
         PilotctlCommand::Get(options) => objects::get(&options).await,
         PilotctlCommand::Edit(options) => objects::edit(&options).await,
+        PilotctlCommand::Export(options) => objects::export(&options).await,
         PilotctlCommand::KubeInject(options) => kube_inject::run(&options).await,
         PilotctlCommand::Workload(command) => workload::run(&command).await,
     };

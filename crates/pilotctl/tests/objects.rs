@@ -105,3 +105,30 @@ async fn mistakes_are_reported_by_line_before_anything_is_sent() {
     assert!(!refused.status.success() && error.contains("two.yaml:") && error.contains("weight"), "{error}");
     assert_eq!(fixture.output(&["get", "vs", "-o", "name"]), "");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exported_folder_makes_the_same_objects_elsewhere() {
+    let (one, other) = (Fixture::start().await, Fixture::start().await);
+    let objects = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: a-shop}}\nspec: {{ports: [{{port: 80}}]}}\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {{name: a-shop, labels: {{a: b}}}}\n---\n{}",
+        virtual_service("a.example")
+    );
+    one.output(&["apply", "-f", &one.file("objects.yaml", &objects)]);
+    let folder = one.folder.path().join("export");
+    let path = folder.display().to_string();
+    let done = one.output(&["export", &path]);
+    assert!(done.contains("objects written to"), "{done}");
+    let text =
+        fs::read_to_string(folder.join("default/virtualservices.networking.istio.io.cart.yaml")).expect("a file");
+    assert!(text.contains("a.example") && !text.contains("uid") && !text.contains("managedFields"), "{text}");
+    let again = one.run(&["export", &path]);
+    let error = String::from_utf8_lossy(&again.stderr);
+    assert!(!again.status.success() && error.contains("the folder is not empty"), "{error}");
+    // Fields of namespaces that every server makes belong to it.
+    other.output(&["apply", "--force-conflicts", "-f", &path]);
+    let copy = other.folder.path().join("export");
+    other.output(&["export", &copy.display().to_string()]);
+    let compared = Command::new("diff").arg("-r").arg(&folder).arg(&copy).output().expect("diff");
+    assert!(compared.status.success(), "{}", String::from_utf8_lossy(&compared.stdout));
+}

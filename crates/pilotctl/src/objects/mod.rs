@@ -1,8 +1,9 @@
-//! `pilotctl apply`, `create`, `replace`, `delete`, `get`, `edit` and `diff`: objects of the configuration API or of a
+//! `pilotctl apply`, `create`, `replace`, `delete`, `get`, `edit`, `diff` and `export`: objects of the configuration API or of a
 //! cluster. Files are validated before anything is sent, with the line of each mistake.
 
 mod documents;
 mod edit;
+mod export;
 mod get;
 mod server;
 mod write;
@@ -13,6 +14,7 @@ use clap::Args;
 
 pub(crate) use documents::texts;
 pub(crate) use edit::{EditOptions, edit};
+pub(crate) use export::{ExportOptions, export};
 pub(crate) use get::{GetOptions, get};
 pub(crate) use server::{ObjectServer, ServerOptions};
 pub(crate) use write::{WriteCommand, write};

@@ -150,17 +150,36 @@ impl ObjectServer {
         Ok(served(&root, api_version, entry))
     }
 
-    /// The kind with a name as users type it: plural, singular or short, with a group or without.
-    pub(super) async fn kind_named(&mut self, name: &str) -> Result<ServedKind> {
-        let (word, group) = name.split_once('.').unwrap_or((name, ""));
-        let word = word.to_lowercase();
+    /// Every kind that can be listed, in its preferred version.
+    pub(super) async fn all_kinds(&mut self) -> Result<Vec<ServedKind>> {
+        let mut kinds = Vec::new();
+        for version in self.preferred_versions().await? {
+            let root = root(&version);
+            let lists = |entry: &&Value| entry["verbs"].as_array().into_iter().flatten().any(|verb| verb == "list");
+            let resources = self.resources(&root).await?;
+            let listed = resources.iter().filter(|entry| !is_subresource(entry)).filter(lists);
+            kinds.extend(listed.map(|entry| served(&root, &version, entry)));
+        }
+        Ok(kinds)
+    }
+
+    /// The preferred version of each group, the core group first.
+    async fn preferred_versions(&self) -> Result<Vec<String>> {
         let groups = self.document("/apis").await?;
         let mut versions = vec!["v1".to_owned()];
         for entry in groups["groups"].as_array().into_iter().flatten() {
             versions.extend(entry["preferredVersion"]["groupVersion"].as_str().map(str::to_owned));
         }
+        Ok(versions)
+    }
+
+    /// The kind with a name as users type it: plural, singular or short, with a group or without.
+    pub(super) async fn kind_named(&mut self, name: &str) -> Result<ServedKind> {
+        let (word, group) = name.split_once('.').unwrap_or((name, ""));
+        let word = word.to_lowercase();
+        let versions = self.preferred_versions().await?;
         for version in versions.iter().filter(|version| group.is_empty() || version.starts_with(&format!("{group}/"))) {
-            let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+            let root = root(version);
             let resources = self.resources(&root).await?;
             let is_it = |entry: &&Value| {
                 let short = entry["shortNames"].as_array().into_iter().flatten();
@@ -174,6 +193,11 @@ impl ObjectServer {
         }
         bail!("the server has no kind {name:?}")
     }
+}
+
+/// The path of a version.
+fn root(version: &str) -> String {
+    if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") }
 }
 
 fn is_subresource(entry: &Value) -> bool {

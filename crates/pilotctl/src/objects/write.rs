@@ -53,7 +53,11 @@ pub(crate) async fn write(command: WriteCommand, options: &FileOptions) -> Resul
     }
     let mut server = options.server.connect().await?;
     let mut status = 0;
-    for document in documents::objects(&texts)? {
+    let mut documents = documents::objects(&texts)?;
+    // Objects need their namespace; a deleted namespace takes them with it.
+    let is_namespace = |document: &Document| document.object["kind"] == "Namespace";
+    documents.sort_by_key(|document| is_namespace(document) == (command == WriteCommand::Delete));
+    for document in documents {
         let place = document.place.clone();
         let done = match target(document, &mut server).await {
             Ok(target) => one(command, options, &server, &target).await,
