@@ -4,10 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::resource::ResourceInfo;
-use crate::store::StoredObject;
-
-/// Every stored text starts with this.
-pub(crate) const START: &str = "{\"metadata\":{";
+use crate::store::{StoredObject, TEXT_START};
 
 /// Metadata that only the server sets.
 pub(crate) const SERVER_FIELDS: [&str; 5] = ["uid", "creationTimestamp", "generation", "deletionTimestamp", "selfLink"];
@@ -30,7 +27,7 @@ pub(crate) fn text(object: &Value) -> Box<str> {
 
 /// The JSON document of a stored object in a version of its kind.
 pub fn document(stored: &StoredObject, resource: &ResourceInfo, version: &str) -> String {
-    let rest = stored.text.strip_prefix(START).unwrap_or("}}");
+    let rest = stored.text.strip_prefix(TEXT_START).unwrap_or("}}");
     let comma = if rest.starts_with('}') { "" } else { "," };
     format!(
         "{{\"apiVersion\":\"{}\",\"kind\":\"{}\",\"metadata\":{{\"resourceVersion\":\"{}\"{comma}{rest}",

@@ -87,7 +87,7 @@ pub enum SwapOutcome {
 }
 
 /// An answer, and whether an attempt before it was not answered.
-struct Answer<R> {
+struct CallAnswer<R> {
     response: R,
     is_repeated: bool,
 }
@@ -111,7 +111,7 @@ impl EtcdClient {
     pub async fn range(&self, range: &KeyRange, revision: i64, limit: i64) -> Result<RangePage, EtcdError> {
         let request =
             RangeRequest { key: range.start.clone(), range_end: range.end.clone(), limit, revision, count_only: false };
-        let answer: Answer<RangeResponse> = self.call(schema::RANGE, request).await?;
+        let answer: CallAnswer<RangeResponse> = self.call(schema::RANGE, request).await?;
         let RangeResponse { header, kvs, more } = answer.response;
         Ok(RangePage { entries: kvs, revision: header.unwrap_or_default().revision, more })
     }
@@ -119,7 +119,7 @@ impl EtcdClient {
     /// The revision of the whole store, confirmed by a majority.
     pub async fn revision(&self) -> Result<i64, EtcdError> {
         let request = RangeRequest { key: vec![0], count_only: true, ..RangeRequest::default() };
-        let answer: Answer<RangeResponse> = self.call(schema::RANGE, request).await?;
+        let answer: CallAnswer<RangeResponse> = self.call(schema::RANGE, request).await?;
         Ok(answer.response.header.unwrap_or_default().revision)
     }
 
@@ -140,7 +140,7 @@ impl EtcdClient {
             success: vec![op(write)],
             failure: vec![op(read)],
         };
-        let Answer { response, is_repeated } = self.call::<_, TxnResponse>(schema::TXN, request).await?;
+        let CallAnswer { response, is_repeated } = self.call::<_, TxnResponse>(schema::TXN, request).await?;
         let revision = response.header.unwrap_or_default().revision;
         if response.succeeded {
             return Ok(SwapOutcome::Done(revision));
@@ -159,7 +159,7 @@ impl EtcdClient {
     }
 
     /// Sends a request until a member answers it or the time is over.
-    async fn call<Q, R>(&self, path: &'static str, request: Q) -> Result<Answer<R>, EtcdError>
+    async fn call<Q, R>(&self, path: &'static str, request: Q) -> Result<CallAnswer<R>, EtcdError>
     where
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
@@ -170,7 +170,7 @@ impl EtcdClient {
             let number = self.current.load(Ordering::Relaxed);
             let limit = ATTEMPT.min(end.saturating_duration_since(Instant::now()));
             let error = match self.attempt(number, limit, path, request.clone()).await {
-                Ok(response) => return Ok(Answer { response, is_repeated }),
+                Ok(response) => return Ok(CallAnswer { response, is_repeated }),
                 Err(error) => error,
             };
             tries += 1;

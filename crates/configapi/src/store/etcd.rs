@@ -14,9 +14,9 @@ use tracing::{error, info, warn};
 
 use super::cache::{HistoryLimits, Objects, RevisionError, WatchCache};
 use super::{
-    BoxFuture, ObjectKey, Revision, StaleError, Storage, StoreError, StoreEvent, StoredObject, Write, WriteResult,
+    BoxFuture, ObjectKey, Revision, StaleError, Storage, StoreError, StoreEvent, StoredObject, TEXT_START, Write,
+    WriteResult,
 };
-use crate::object;
 
 /// The prefix of addresses that have none.
 const PREFIX: &str = "pilotage";
@@ -236,7 +236,7 @@ fn stored(entry: KeyValue, prefix: &str) -> Option<StoredObject> {
 }
 
 fn is_object(text: &str) -> bool {
-    text.starts_with(object::START) && serde_json::from_str::<IgnoredAny>(text).is_ok()
+    text.starts_with(TEXT_START) && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 /// Follows the watch until cancelled. After a failure the next member is used; after a compaction everything is read.

@@ -52,6 +52,9 @@ impl fmt::Display for ObjectKey {
     }
 }
 
+/// Every stored text starts with this.
+pub(crate) const TEXT_START: &str = "{\"metadata\":{";
+
 /// An object as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredObject {
