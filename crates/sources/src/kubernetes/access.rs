@@ -33,7 +33,7 @@ enum AccessMethod {
 
 /// A client of an API server in this process.
 #[derive(Clone)]
-struct ServiceClient(Client);
+struct ServiceClient(Box<Client>);
 
 impl fmt::Debug for ServiceClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,7 +65,7 @@ impl Access {
         S::Future: Send + 'static,
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let client = ServiceClient(Client::new(service, "default"));
+        let client = ServiceClient(Box::new(Client::new(service, "default")));
         Access { method: AccessMethod::Service(client), bucket: TokenBucket::new(None) }
     }
 
@@ -93,7 +93,7 @@ impl Access {
 
     pub(crate) async fn client(&mut self) -> Result<Client, AccessError> {
         let kubeconfig = match &mut self.method {
-            AccessMethod::Service(ServiceClient(client)) => return Ok(client.clone()),
+            AccessMethod::Service(ServiceClient(client)) => return Ok(Client::clone(client)),
             AccessMethod::InCluster => return Ok(client(Config::incluster()?, &self.bucket)?),
             AccessMethod::KubeconfigFile(path) => Kubeconfig::read_from(&*path)?,
             AccessMethod::KubeconfigUpdates(updates) => updates.borrow_and_update().kubeconfig(),
