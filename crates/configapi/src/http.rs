@@ -2,15 +2,16 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT, WARNING};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 
 use crate::api::{Api, ApiReply, ApiRequest, ApiResponse, WatchStream};
 use crate::error::ApiError;
@@ -18,6 +19,8 @@ use crate::users::Caller;
 
 /// The longest body of a request, as in upstream.
 pub const MAX_BODY: usize = 3 << 20;
+/// A body longer than this is not read to its end.
+const MAX_DROPPED: usize = 64 << 20;
 /// The longest warning.
 const MAX_WARNING: usize = 256;
 /// The most warnings of one response.
@@ -54,11 +57,9 @@ impl ApiService {
             None if is_open => Caller { user: "system:anonymous".to_owned(), groups: Vec::new() },
             None => return complete(ApiResponse::of_error(&ApiError::unauthorized())),
         };
-        let body = match Limited::new(body, MAX_BODY).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                return complete(ApiResponse::of_error(&ApiError::too_large(path, MAX_BODY)));
-            }
+        let body = match read(body).await {
+            Ok(Some(body)) => body,
+            Ok(None) => return complete(ApiResponse::of_error(&ApiError::too_large(path, MAX_BODY))),
             Err(error) => {
                 let error = ApiError::bad_request(format!("could not read the body of the request: {error}"));
                 return complete(ApiResponse::of_error(&error));
@@ -89,6 +90,26 @@ impl ApiService {
             _ => peer,
         }
     }
+}
+
+/// The body of a request; `None` if it is too long. The rest of a long one is read and dropped: a client that is still
+/// sending when the connection closes does not see the response.
+async fn read<B>(body: B) -> Result<Option<Bytes>, Box<dyn Error + Send + Sync>>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send,
+{
+    let (mut body, mut read, mut length) = (pin!(body), BytesMut::new(), 0_usize);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(Into::into)?.into_data() else { continue };
+        length = length.saturating_add(data.remaining());
+        if length > MAX_DROPPED {
+            break;
+        }
+        if length <= MAX_BODY {
+            read.put(data);
+        }
+    }
+    Ok((length <= MAX_BODY).then(|| read.freeze()))
 }
 
 fn complete(answer: ApiResponse) -> Response<ApiBody> {
