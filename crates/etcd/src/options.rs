@@ -80,10 +80,10 @@ fn member(text: &str) -> Option<String> {
     if authority.host().is_empty() {
         return None;
     }
-    match (authority.port_u16(), authority.port()) {
-        (Some(port), _) => Some(format!("{}:{port}", authority.host())),
-        (None, None) if !text.trim_end().ends_with(':') => Some(format!("{}:{PORT}", authority.host())),
-        _ => None,
+    match authority.port_u16() {
+        Some(port) => Some(format!("{}:{port}", authority.host())),
+        // Without a port the host is all; anything else is a port that is no number.
+        None => (authority.host() == text.trim()).then(|| format!("{}:{PORT}", authority.host())),
     }
 }
 

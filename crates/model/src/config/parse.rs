@@ -526,7 +526,7 @@ mod tests {
             (
                 format!("{SERVICE}{meta}\nspec: {{hosts: [h], route: []}}"),
                 Severity::Warning,
-                "it belongs below http or tls or tcp: check the indentation",
+                "it belongs below http or tcp or tls: check the indentation",
             ),
             (
                 format!("{SERVICE}{meta}\nspec: {{http: [{{hosts: [h]}}]}}"),
