@@ -49,7 +49,7 @@ pub(crate) async fn run(options: &CheckOptions) -> Result<u8> {
         Ok(pages) => pages,
         Err(error) => {
             eprintln!(
-                "pilotctl: {error:#}; is pilot-discovery running, and is --server the address of its --httpAddr?"
+                "pilotctl: {error:#}; is pilot-discovery running, and is --server the address of its --monitoringAddr?"
             );
             return Ok(UNREACHABLE);
         }

@@ -12,7 +12,6 @@ mod explain;
 mod help_code;
 mod kube_inject;
 mod objects;
-mod pages;
 mod pc;
 mod ps;
 mod table;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::pages::{NOT_REACHABLE, PageServer, is_unreachable};
+use crate::control_plane::{ControlPlaneOptions, UNREACHABLE, is_unreachable};
 use crate::table::table;
 
 /// Exit status if a proxy has not accepted what it was sent.
@@ -20,7 +20,7 @@ pub(crate) struct PsOptions {
     proxy: Option<String>,
 
     #[command(flatten)]
-    server: PageServer,
+    server: ControlPlaneOptions,
 
     /// How to print the list
     #[arg(short, long, value_enum, default_value_t = PsFormat::Table)]
@@ -35,10 +35,10 @@ enum PsFormat {
 
 /// Prints the list; returns the exit status.
 pub(crate) async fn run(options: &PsOptions) -> Result<u8> {
-    let page = match options.server.json("/debug/syncz").await {
+    let page = match options.server.page("/debug/syncz").await {
         Err(error) if is_unreachable(&error) => {
             eprintln!("pilotctl: {error:#}");
-            return Ok(NOT_REACHABLE);
+            return Ok(UNREACHABLE);
         }
         page => page?,
     };

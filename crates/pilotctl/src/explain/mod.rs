@@ -13,8 +13,8 @@ use explain::private_envoy::PrivateEnvoy;
 use explain::{Explanation, ProxyConfig, Request, RequestOutcome, explain};
 use serde_json::{Value, json};
 
+use crate::control_plane::{ControlPlaneOptions, UNREACHABLE, escaped, is_unreachable};
 use crate::demo::find_envoy;
-use crate::pages::{NOT_REACHABLE, PageServer, escaped, is_unreachable};
 
 /// Exit status if the request is not served, or Envoy disagrees.
 const FOUND_SOMETHING: u8 = 1;
@@ -34,7 +34,7 @@ pub(crate) struct ExplainOptions {
     headers: Vec<String>,
 
     #[command(flatten)]
-    server: PageServer,
+    server: ControlPlaneOptions,
 
     /// File with a config dump of the proxy, used instead of the server
     #[arg(long, conflicts_with = "from")]
@@ -65,7 +65,7 @@ pub(crate) async fn run(options: &ExplainOptions) -> Result<u8> {
     match explained(options).await {
         Err(error) if is_unreachable(&error) => {
             eprintln!("pilotctl: {error:#}");
-            Ok(NOT_REACHABLE)
+            Ok(UNREACHABLE)
         }
         done => done,
     }
@@ -109,7 +109,7 @@ async fn config(options: &ExplainOptions, request: &mut Request) -> Result<Proxy
     let dump = options.server.text(&path).await?;
     if request.addresses.is_empty() {
         let namespace = proxy.rsplit('.').next().unwrap_or_default();
-        let services = options.server.json("/debug/registryz").await?;
+        let services = options.server.page("/debug/registryz").await?;
         request.addresses = addresses::of(&services, request.host(), namespace);
     }
     ProxyConfig::from_dump(&dump).with_context(|| format!("could not use the configuration of {proxy}"))
@@ -122,7 +122,7 @@ async fn files(options: &ExplainOptions, explanation: &Explanation) -> BTreeMap<
         return files;
     }
     for config in explanation.configs() {
-        let page = options.server.json(&format!("/api/v1/objects?config={}", escaped(config))).await;
+        let page = options.server.page(&format!("/api/v1/objects?config={}", escaped(config))).await;
         let Ok(Value::Array(found)) = page else { continue };
         if let Some(file) = found.first().and_then(|object| object["file"].as_str()) {
             let line = found[0]["line"].as_u64().map_or(String::new(), |line| format!(":{line}"));

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use explain::ProxyConfig;
 use serde_json::Value;
 
-use crate::pages::{NOT_REACHABLE, PageServer, escaped, is_unreachable};
+use crate::control_plane::{ControlPlaneOptions, UNREACHABLE, escaped, is_unreachable};
 use crate::table::table;
 
 #[derive(Args)]
@@ -24,7 +24,7 @@ pub(crate) struct PcOptions {
     proxy: Option<String>,
 
     #[command(flatten)]
-    server: PageServer,
+    server: ControlPlaneOptions,
 
     /// File with a config dump of the proxy, used instead of the server
     #[arg(long, conflicts_with = "proxy")]
@@ -60,7 +60,7 @@ pub(crate) async fn run(options: &PcOptions) -> Result<u8> {
     let dump = match dump(options).await {
         Err(error) if is_unreachable(&error) => {
             eprintln!("pilotctl: {error:#}");
-            return Ok(NOT_REACHABLE);
+            return Ok(UNREACHABLE);
         }
         dump => dump?,
     };
