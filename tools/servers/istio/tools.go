@@ -6,4 +6,6 @@ package tools
 import (
 	_ "istio.io/istio/istioctl/cmd/istioctl"
 	_ "istio.io/istio/pilot/cmd/pilot-discovery"
+	_ "istio.io/istio/pkg/test/echo/cmd/client"
+	_ "istio.io/istio/pkg/test/echo/cmd/server"
 )

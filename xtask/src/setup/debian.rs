@@ -22,11 +22,26 @@ pub(super) const IPTABLES: Tool = Tool {
     trial: &["unshare", "--net", "iptables", "--table", "nat", "--list"],
 };
 
+/// Address translation of Services in a cluster.
+pub(super) const NFTABLES: Tool = Tool {
+    program: "nft",
+    packages: &["nftables", "iproute2"],
+    trial: &["unshare", "--net", "nft", "add", "table", "ip", "trial"],
+};
+
 /// Counts instructions.
 pub(super) const VALGRIND: Tool =
     Tool { program: "valgrind", packages: &["valgrind"], trial: &["valgrind", "--version"] };
 
-/// Builds the Eureka server.
+/// A browser for the tests of the console.
+pub(super) const CHROMIUM: Tool =
+    Tool { program: "chromium", packages: &["chromium"], trial: &["chromium", "--version"] };
+
+/// Drives the browser.
+pub(super) const CHROMEDRIVER: Tool =
+    Tool { program: "chromedriver", packages: &["chromium-driver"], trial: &["chromedriver", "--version"] };
+
+/// Builds servers in Java.
 pub(super) const MAVEN: Tool = Tool { program: "mvn", packages: &["maven"], trial: &["mvn", "--version"] };
 
 /// The path of the program.

