@@ -1,10 +1,11 @@
 //! Follows a request through the configuration of one Envoy and says why it goes where it goes: listener, filter chain,
 //! virtual host, route, clusters and endpoints, and why other candidates do not match. Pure: a config dump and a request
-//! in, an explanation out. Only `private_envoy`, which checks an explanation, starts a process.
+//! in, an explanation out. Only `private_envoy`, which checks an explanation, and `verdict`, which checks a whole
+//! configuration, start a process.
 //!
 //! `config` reads the dump, `request` the request. `listener`, `host` and `route` select as Envoy does (`matcher` for
 //! strings and headers), `target` resolves clusters and endpoints, `explanation` is the result and its text. `summary` lists
-//! what a dump has.
+//! what a dump has, `samples` finds requests that go another way in another dump.
 
 #![forbid(unsafe_code)]
 
@@ -16,8 +17,10 @@ mod matcher;
 pub mod private_envoy;
 pub mod request;
 mod route;
+pub mod samples;
 pub mod summary;
 mod target;
+pub mod verdict;
 
 pub use config::{DumpError, ProxyConfig};
 pub use explanation::{Explanation, RequestOutcome};

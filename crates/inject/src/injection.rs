@@ -70,12 +70,7 @@ pub fn inject(input: &InjectionInput<'_>) -> Result<Injection, InjectError> {
     if !input.pod.get("spec").is_some_and(Value::is_object) {
         return Err(InjectError::Pod("it has no spec".to_owned()));
     }
-    if let Some(Value::Object(given)) = input.pod.pointer("/metadata/annotations") {
-        let problems = annotations::problems(given);
-        if !problems.is_empty() {
-            return Err(InjectError::Annotations(problems));
-        }
-    }
+    check_annotations(input.pod)?;
     let user = overrides::strip(input.pod)?;
     let (mut merged, template) = render(input, &user)?;
     overrides::reapply(&mut merged, &user, &template);
@@ -83,6 +78,15 @@ pub fn inject(input: &InjectionInput<'_>) -> Result<Injection, InjectError> {
     overrides::apply_proxy_user(&mut merged, &user.pod, is_tproxy);
     let warnings = finish(input, &user, &template, &mut merged)?;
     Ok(Injection { pod: merged, warnings })
+}
+
+/// Checks the values of the pod's annotations.
+pub(crate) fn check_annotations(pod: &Value) -> Result<(), InjectError> {
+    let Some(Value::Object(given)) = pod.pointer("/metadata/annotations") else { return Ok(()) };
+    match annotations::problems(given) {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(InjectError::Annotations(problems)),
+    }
 }
 
 fn render_input<'a>(input: &'a InjectionInput<'a>, pod: &'a Value) -> RenderInput<'a> {

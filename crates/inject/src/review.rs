@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::decide::{Decision, SkipReason, decide};
-use crate::injection::{InjectionInput, MeshInputs, inject};
+use crate::injection::{InjectionInput, MeshInputs, check_annotations, inject};
 use crate::native::NativeMode;
 use crate::patch::difference;
 use crate::pod;
@@ -141,6 +141,10 @@ impl AdmissionRequest {
         let namespace = self.namespace();
         if let Decision::Skip(reason) = decide(inputs.shared.config, &self.object, namespace) {
             return (ReviewOutcome::Skipped(reason), None);
+        }
+        // First, so that a hostile annotation is not parsed a second time.
+        if let Err(error) = check_annotations(&self.object) {
+            return (ReviewOutcome::Refused(error.to_string()), None);
         }
         let node = self.object.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
         let input = InjectionInput {

@@ -1,7 +1,7 @@
 //! A proxy, from the node of its first discovery request; parsed once per stream.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use api::envoy::config::core::v3::{Locality as EnvoyLocality, Node};
 use api::{Struct, Value, value};
@@ -20,6 +20,10 @@ const LONGEST_SHOWN: usize = 200;
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 /// Metadata that an agent sets to `true` if its proxy has no source of certificates: neither files nor a CA.
 pub const NO_CERTIFICATES: &str = "PILOTAGE_NO_CERTIFICATES";
+/// Metadata that an agent sets to `true` if it makes request metrics from its Envoy's access log.
+pub const REQUEST_METRICS: &str = "PILOTAGE_REQUEST_METRICS";
+/// The cluster in the bootstrap of such an Envoy to which the log is sent.
+pub const REQUEST_METRICS_CLUSTER: &str = "pilotage-requests";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProxyKind {
@@ -89,7 +93,7 @@ impl Proxy {
         let ips = addresses(ip, &metadata)?;
         let labels = metadata.labels("LABELS");
         let locality = locality(node.locality.as_ref(), &labels);
-        let namespace = metadata.text("NAMESPACE").map_or_else(|| namespace_of(id), Namespace::from);
+        let namespace = metadata.text("NAMESPACE").map_or_else(|| namespace_of(id, domain), Namespace::from);
         Ok(Proxy {
             kind,
             id: id.into(),
@@ -197,8 +201,19 @@ fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, InvalidNo
     Ok(found)
 }
 
-fn namespace_of(id: &str) -> Namespace {
-    id.split_once('.').map_or_else(Namespace::default, |(_, namespace)| Namespace::from(namespace))
+/// The namespace in the id `NAME.NAMESPACE`, else in the domain `NAMESPACE.svc.DOMAIN`. An id that begins with an address,
+/// as `10.0.0.1.service.consul` of Pilot 0.8, has no namespace: such a proxy is in that of registries without one.
+fn namespace_of(id: &str, domain: &str) -> Namespace {
+    if !begins_with_address(id) {
+        return id.split_once('.').map_or_else(Namespace::default, |(_, namespace)| Namespace::from(namespace));
+    }
+    let of_domain = domain.split_once(".svc.").map(|(namespace, _)| namespace);
+    Namespace::from(of_domain.filter(|namespace| !namespace.is_empty()).unwrap_or("default"))
+}
+
+fn begins_with_address(id: &str) -> bool {
+    let four = id.splitn(5, '.').take(4).collect::<Vec<_>>().join(".");
+    id.parse::<IpAddr>().is_ok() || four.parse::<Ipv4Addr>().is_ok()
 }
 
 /// The locality from the workload's labels, or else from the node.
@@ -333,6 +348,21 @@ mod tests {
     fn node_id_gives_kind_address_and_namespace() {
         let p = proxy("sidecar~10.0.0.1~cart-1.shop~shop.svc.cluster.local").expect("a good node");
         assert_eq!((p.kind, &*p.id, p.namespace.as_str()), (ProxyKind::Sidecar, "cart-1.shop", "shop"));
+    }
+
+    #[test]
+    fn namespace_is_never_made_of_an_address() {
+        for (id, namespace) in [
+            ("10.0.0.1.service.consul~service.consul", "default"),
+            ("10.0.0.1~", "default"),
+            ("fd00::1~", "default"),
+            ("10.0.0.1~shop.svc.cluster.local", "shop"),
+            ("cart-1.shop~service.consul", "shop"),
+            ("10.shop~", "shop"),
+        ] {
+            let proxy = proxy(&format!("sidecar~10.0.0.1~{id}")).expect("a good node");
+            assert_eq!(proxy.namespace.as_str(), namespace, "{id}");
+        }
     }
 
     fn of_labels(labels: &[(&str, &str)]) -> Proxy {

@@ -78,6 +78,11 @@ macro_rules! knobs {
             /// All environment variables.
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
 
+            /// Each environment variable with the value in effect, as a user would write it.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                vec![$(($name, self.$field.shown()),)*]
+            }
+
             /// Reads the knobs with `look_up`. An invalid value keeps the default; its variable is returned.
             pub fn read(look_up: impl Fn(&str) -> Option<String>) -> (Knobs, Vec<&'static str>) {
                 let mut knobs = Knobs::default();
@@ -357,6 +362,9 @@ impl NameList {
 
 trait Knob: Sized {
     fn parse(text: &str) -> Option<Self>;
+
+    /// The value as `parse` reads it.
+    fn shown(&self) -> String;
 }
 
 impl Knob for bool {
@@ -367,17 +375,29 @@ impl Knob for bool {
             _ => None,
         }
     }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
 }
 
 impl Knob for Str {
     fn parse(text: &str) -> Option<Str> {
         Some(text.into())
     }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
 }
 
 impl Knob for u32 {
     fn parse(text: &str) -> Option<u32> {
         text.parse().ok()
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -386,11 +406,19 @@ impl Knob for IpBlocks {
         let blocks = text.split(',').map(str::trim).filter(|block| !block.is_empty()).map(|block| block.parse().ok());
         blocks.collect::<Option<Vec<IpNet>>>().map(IpBlocks)
     }
+
+    fn shown(&self) -> String {
+        self.0.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",")
+    }
 }
 
 impl Knob for NameList {
     fn parse(text: &str) -> Option<NameList> {
         Some(NameList::of(text))
+    }
+
+    fn shown(&self) -> String {
+        self.iter().collect::<Vec<_>>().join(",")
     }
 }
 
@@ -398,6 +426,10 @@ impl Knob for Percent {
     fn parse(text: &str) -> Option<Percent> {
         let percent = text.parse::<f64>().ok().filter(|p| (0.0..=100.0).contains(p))?;
         Some(Percent((percent * 100.0).round() as u32))
+    }
+
+    fn shown(&self) -> String {
+        self.value().to_string()
     }
 }
 
@@ -407,5 +439,15 @@ impl Knob for Milliseconds {
             let millis = i128::from(d.seconds) * 1000 + i128::from(d.nanos) / 1_000_000;
             u64::try_from(millis).ok().map(Milliseconds)
         })
+    }
+
+    fn shown(&self) -> String {
+        match self.0 {
+            0 => "0s".to_owned(),
+            millis if millis % 3_600_000 == 0 => format!("{}h", millis / 3_600_000),
+            millis if millis % 60_000 == 0 => format!("{}m", millis / 60_000),
+            millis if millis % 1000 == 0 => format!("{}s", millis / 1000),
+            millis => format!("{millis}ms"),
+        }
     }
 }

@@ -157,3 +157,22 @@ proptest! {
         validate::validate(&first.objects[0]);
     }
 }
+
+/// Nine levels of nine aliases each are refused, with padding too; routes that repeat another one are not.
+#[test]
+fn aliases_repeat_parts_and_bombs_are_refused() {
+    let head = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: b}\n";
+    let route = "{match: [{uri: {prefix: /a}}], route: [{destination: {host: a.example}}]}";
+    let repeated = format!("{head}spec:\n  hosts: [a.example]\n  http:\n  - &a {route}\n{}", "  - *a\n".repeat(300));
+    assert_eq!(parse::documents(&repeated, "f").objects.len(), 1);
+    let level = |name: u8| {
+        let (name, before) = (char::from(name), char::from(name - 1));
+        format!("{name}: &{name} [{}]\n", vec![format!("*{before}"); 9].join(","))
+    };
+    let levels: String = (b'b'..=b'j').map(level).collect();
+    let bomb = format!("{head}a: &a [x,x,x,x,x,x,x,x,x]\n{levels}");
+    for bomb in [bomb.clone(), format!("{bomb}# {}\n", "x".repeat(10_000))] {
+        let parsed = parse::documents(&bomb, "f");
+        assert_eq!((parsed.objects.len(), parsed.problems.len()), (0, 1), "{:?}", parsed.problems);
+    }
+}

@@ -93,6 +93,13 @@ impl OutboundScopes {
         scope
     }
 
+    /// Drops all scopes: no client is connected.
+    pub fn clear(&self) {
+        let kept = std::mem::take(&mut *self.0.lock());
+        // Dropped after the lock is released.
+        drop(kept);
+    }
+
     /// Drops scopes of older snapshots.
     pub fn retain_newest(&self, world: &Snapshot) {
         let newest = Sections::of(world);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use api::istio::mesh::v1alpha1::{ProxyConfig, mesh_config};
@@ -38,6 +39,23 @@ use crate::visibility;
 /// What one client may see. Reads of its fields are recorded: see `reads`.
 #[derive(Clone, Debug)]
 pub struct View {
+    /// Everything but endpoints. Views of snapshots that differ in endpoints only share it.
+    parts: Arc<ViewParts>,
+    /// Endpoints of the whole mesh; read them through `endpoints` and `identities`, which record each service.
+    mesh_endpoints: Arc<Endpoints>,
+}
+
+impl Deref for View {
+    type Target = ViewParts;
+
+    fn deref(&self) -> &ViewParts {
+        &self.parts
+    }
+}
+
+/// The parts of a view, except endpoints.
+#[derive(Clone, Debug)]
+pub struct ViewParts {
     pub proxy: ReadProxy,
     /// Settings are an input of everything, so their reads are not recorded.
     pub settings: Arc<Settings>,
@@ -67,8 +85,6 @@ pub struct View {
     credentials: Tracked<Arc<Credentials>>,
     mesh_services: Tracked<Arc<Services>>,
     mesh_routing: Tracked<Arc<Routing>>,
-    /// Endpoints of the whole mesh; read them through `endpoints` and `identities`, which record each service.
-    mesh_endpoints: Arc<Endpoints>,
     sidecars: Arc<Sidecars>,
     reads: Arc<Reads>,
 }
@@ -101,7 +117,7 @@ impl View {
         let policy = outbound_policy(&world.settings, sidecar.as_ref());
         let gateway = gateway::merged(world, proxy, &inbound).map(Hashed::new);
         let patches = Arc::new(Patches::new(world, proxy));
-        View {
+        let parts = ViewParts {
             proxy: ReadProxy::new(proxy.clone(), &reads),
             settings: world.settings.clone(),
             proxy_config: Tracked::new(proxy_config, Input::ProxyConfig, &reads),
@@ -113,7 +129,6 @@ impl View {
             gateways: Tracked::new(world.gateways.clone(), Input::Gateways, &reads),
             extensions: Tracked::new(world.extensions.clone(), Input::ExtensionObjects, &reads),
             patches: Tracked::new(patches, Input::Patches, &reads),
-            mesh_endpoints: world.endpoints.clone(),
             sidecars: world.sidecars.clone(),
             credentials: Tracked::new(world.credentials.clone(), Input::Credentials, &reads),
             mesh_services: Tracked::new(world.services.clone(), Input::MeshServices, &reads),
@@ -123,7 +138,8 @@ impl View {
             rules: Tracked::new(outbound.rules, Input::Rules, &reads),
             sidecar: Tracked::new(sidecar, Input::Sidecar, &reads),
             reads,
-        }
+        };
+        View { parts: Arc::new(parts), mesh_endpoints: world.endpoints.clone() }
     }
 
     /// This client's view of another snapshot. Parts whose sections did not change are reused.
@@ -137,22 +153,37 @@ impl View {
         if !is_same || self.proxy.unrecorded().kind != ProxyKind::Sidecar {
             return View::shared(world, self.proxy.unrecorded(), inbound, scopes);
         }
+        let mesh_endpoints = world.endpoints.clone();
+        if self.differs_in_endpoints_only(world, &inbound) {
+            return View { parts: self.parts.clone(), mesh_endpoints };
+        }
         let sidecar = self.sidecar.peek().as_ref();
         let outbound = scopes.get(&Sections::of(world), importer(self.proxy.unrecorded()), sidecar);
         let reads = &self.reads;
-        View {
+        let parts = ViewParts {
             inbound: Tracked::new(inbound, Input::Inbound, reads),
             policy: Tracked::new(world.policy.clone(), Input::Policy, reads),
             keys: Tracked::new(world.keys.clone(), Input::Keys, reads),
-            mesh_endpoints: world.endpoints.clone(),
             credentials: Tracked::new(world.credentials.clone(), Input::Credentials, reads),
             mesh_services: Tracked::new(world.services.clone(), Input::MeshServices, reads),
             mesh_routing: Tracked::new(world.routing.clone(), Input::MeshRouting, reads),
             egress: Tracked::new(outbound.egress, Input::Egress, reads),
             services: Tracked::new(outbound.services, Input::Services, reads),
             rules: Tracked::new(outbound.rules, Input::Rules, reads),
-            ..self.clone()
-        }
+            ..ViewParts::clone(self)
+        };
+        View { parts: Arc::new(parts), mesh_endpoints }
+    }
+
+    /// Whether a view of this snapshot has the same parts. Only for snapshots with the same settings, Sidecars, gateways
+    /// and extensions.
+    fn differs_in_endpoints_only(&self, world: &Snapshot, inbound: &Hashed<Vec<ServiceTarget>>) -> bool {
+        self.inbound.peek() == inbound
+            && Arc::ptr_eq(self.policy.peek(), &world.policy)
+            && Arc::ptr_eq(self.keys.peek(), &world.keys)
+            && Arc::ptr_eq(self.credentials.peek(), &world.credentials)
+            && Arc::ptr_eq(self.mesh_services.peek(), &world.services)
+            && Arc::ptr_eq(self.mesh_routing.peek(), &world.routing)
     }
 
     /// Whether `renewed` has nothing to compute for this snapshot.
@@ -170,6 +201,9 @@ impl View {
     pub fn is_same_but_endpoints(&self, other: &View) -> bool {
         fn is_same<T>(one: &Tracked<Arc<T>>, other: &Tracked<Arc<T>>) -> bool {
             Arc::ptr_eq(one.peek(), other.peek())
+        }
+        if Arc::ptr_eq(&self.parts, &other.parts) {
+            return true;
         }
         Arc::ptr_eq(self.proxy.unrecorded(), other.proxy.unrecorded())
             && Arc::ptr_eq(&self.settings, &other.settings)
@@ -193,7 +227,7 @@ impl View {
     #[must_use]
     pub fn recording(&self) -> (View, Arc<Reads>) {
         let reads = Arc::new(Reads::default());
-        let view = View {
+        let parts = ViewParts {
             proxy: ReadProxy::new(self.proxy.unrecorded().clone(), &reads),
             settings: self.settings.clone(),
             proxy_config: self.proxy_config.recorded_by(&reads),
@@ -212,11 +246,10 @@ impl View {
             credentials: self.credentials.recorded_by(&reads),
             mesh_services: self.mesh_services.recorded_by(&reads),
             mesh_routing: self.mesh_routing.recorded_by(&reads),
-            mesh_endpoints: self.mesh_endpoints.clone(),
             sidecars: self.sidecars.clone(),
             reads: reads.clone(),
         };
-        (view, reads)
+        (View { parts: Arc::new(parts), mesh_endpoints: self.mesh_endpoints.clone() }, reads)
     }
 
     /// The fingerprint of this view's values of the inputs in a set: views with the same fingerprint give the same

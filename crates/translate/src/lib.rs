@@ -19,5 +19,6 @@ mod regex_escape;
 pub mod render;
 pub mod security;
 pub mod telemetry;
+pub mod whole;
 
 pub use recipe::{Recipe, endpoints, recipe, recipes, unpatched};

@@ -118,6 +118,18 @@ impl Recipe {
         }
     }
 
+    /// Whether part of another service was left out of it: a filter chain with the same match, or a cluster of the same
+    /// name.
+    pub fn has_conflict(&self) -> bool {
+        match &self.plan {
+            ResourcePlan::Cluster(PatchedPlan::Planned { plan, .. }) => plan.has_duplicate,
+            ResourcePlan::Listener(plan) => {
+                matches!(&**plan, PatchedPlan::Planned { plan, .. } if plan.has_conflict)
+            }
+            _ => false,
+        }
+    }
+
     /// The plan, if this is a route table. Its virtual hosts have fingerprints too, so that a cache can hold
     /// pieces of the table (`render::route::piece`).
     pub fn route_plan(&self) -> Option<&PatchedPlan<RoutePlan>> {

@@ -25,7 +25,9 @@ fn main() -> ExitCode {
 }
 
 fn load(case: &Case) -> CaseServer {
-    let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
+    let (mut knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
+    // The cases were recorded from an istiod that deploys no gateways.
+    knobs.deploy_gateways = false;
     let settings = Settings {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
         networks: parse_networks(case.networks.as_deref().unwrap_or_default(), "networks.yaml").0,

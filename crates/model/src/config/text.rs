@@ -173,13 +173,18 @@ pub fn read_yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
             enforce_alias_anchor_ratio: false,
         },
         alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: 50_000,
+            max_total_replayed_events: replayed_events(text),
         },
         // YAML 1.1 like upstream's parser: 0644 is octal.
         legacy_octal_numbers: true,
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options(text, options)
+}
+
+/// How often aliases may repeat parts of a document. A short text with many repetitions is an attack.
+fn replayed_events(text: &str) -> usize {
+    (20 * text.len()).clamp(5_000, 50_000)
 }
 
 /// A JSON value without duplicate keys; serde_json alone would keep the last.

@@ -38,6 +38,11 @@ impl Objects {
         self.used.get(key).map(|stored| &stored.object)
     }
 
+    /// The store that an object comes from.
+    pub fn store(&self, key: &Key) -> Option<&SourceId> {
+        self.used.get(key)?.by.as_ref()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Object)> {
         self.used.iter().map(|(key, stored)| (key, &stored.object))
     }

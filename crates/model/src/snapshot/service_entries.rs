@@ -70,12 +70,14 @@ fn allocate(snapshot: &mut Snapshot, entries: &BTreeSet<Key>) -> bool {
 
 /// Entries that changed, and entries with a selector in namespaces with changed workloads.
 fn affected_entries(snapshot: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
-    if delta.settings {
-        let rules = snapshot.objects.of(Kind::EgressRule);
-        return snapshot.objects.of(Kind::ServiceEntry).chain(rules).map(Object::key).collect();
-    }
     let is_entry = |key: &&Key| matches!(key.kind, Kind::ServiceEntry | Kind::EgressRule);
     let mut found: BTreeSet<Key> = delta.objects.iter().filter(is_entry).cloned().collect();
+    if delta.settings {
+        // In addition to those that changed: deleted ones are no longer among the objects.
+        let rules = snapshot.objects.of(Kind::EgressRule);
+        found.extend(snapshot.objects.of(Kind::ServiceEntry).chain(rules).map(Object::key));
+        return found;
+    }
     let entries = delta.objects.iter().filter(|k| k.kind == Kind::WorkloadEntry).map(|k| &k.namespace);
     let namespaces: BTreeSet<&Namespace> = entries.chain(delta.workloads.iter().map(|k| &k.namespace)).collect();
     for namespace in namespaces {
@@ -422,8 +424,11 @@ mod tests {
 
     use api::istio::networking::v1alpha3::WorkloadEntry;
 
-    use super::{Labels, Meta, Object, Spec, is_unhealthy, labelled, workload_name};
+    use super::{Labels, Meta, Object, Snapshot, Spec, is_unhealthy, labelled, workload_name};
+    use crate::change::{Batch, Change, SourceId};
+    use crate::config::parse::documents;
     use crate::packed::Packed;
+    use crate::settings::Settings;
 
     fn meta(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Meta {
         Meta {
@@ -431,6 +436,21 @@ mod tests {
             labels: labels.iter().copied().collect::<Labels>(),
             annotations: annotations.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
             ..Meta::default()
+        }
+    }
+
+    #[test]
+    fn an_entry_deleted_in_the_same_step_as_new_settings_is_gone() {
+        let text = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: cart, namespace: shop}\n\
+            spec: {hosts: [cart.example.com], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}]}\n";
+        let object = documents(text, "cart.yaml").objects.remove(0);
+        let key = object.key();
+        let batch = |changes| vec![Batch { source: SourceId("files".into()), changes }];
+        let (with, _) = Snapshot::empty(Settings::default()).apply(batch(vec![Change::Applied(object)]));
+        assert_eq!(with.services.iter().count(), 1);
+        for changes in [vec![Change::Deleted(key.clone()), Change::Renew], vec![Change::Renew, Change::Deleted(key)]] {
+            let (without, _) = with.apply(batch(changes));
+            assert_eq!(without.services.iter().count(), 0);
         }
     }
 

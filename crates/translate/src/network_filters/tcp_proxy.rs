@@ -8,7 +8,7 @@ use model::hashed::Hashed;
 use model::names::Str;
 
 use super::named;
-use crate::telemetry::access_log::{self, AccessLog};
+use crate::telemetry::access_log::{self, AccessLog, LogSink, REPORT_INTERVAL};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TcpProxy {
@@ -77,9 +77,20 @@ pub(super) fn render(plan: &TcpProxy) -> Filter {
         hash_policy: plan.hash_source_ip.then(hash).into_iter().collect(),
         tunneling_config: plan.tunnel.as_ref().map(tunnel),
         access_log: access_log::render(&plan.access_log),
+        access_log_options: log_options(&plan.access_log),
         ..EnvoyProxy::default()
     };
     named("envoy.filters.network.tcp_proxy", any(&config))
+}
+
+/// Open connections are logged for request metrics.
+fn log_options(logs: &[AccessLog]) -> Option<tcp_proxy::TcpAccessLogOptions> {
+    let is_reported = logs.iter().any(|log| matches!(log.sink, LogSink::RequestMetrics { .. }));
+    is_reported.then(|| tcp_proxy::TcpAccessLogOptions {
+        access_log_flush_interval: Some(REPORT_INTERVAL),
+        flush_access_log_on_connected: true,
+        ..tcp_proxy::TcpAccessLogOptions::default()
+    })
 }
 
 fn destination(to: &TcpDestination) -> tcp_proxy::ClusterSpecifier {

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::Output;
 use super::conditions::StatusConditions;
 use super::tracked::{TrackedSnapshot, all};
+use super::{Output, features};
 use crate::config::gateway_api::Gateway;
 use crate::config::{Key, Kind, Meta, Spec};
 use crate::labels::Labels;
@@ -82,15 +82,18 @@ pub(super) fn has_foreign_waypoint(snapshot: &TrackedSnapshot<'_>, namespace: &s
     }
 }
 
-/// Sets the status of classes of our controllers.
+/// Sets the status of classes of our controllers. Features are claimed where we deploy gateways: some are features of the
+/// deployment, and what other gateways support is unknown.
 pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     for class in all!(snapshot, GatewayClass) {
-        if by_controller(snapshot, &class.spec.controller_name).is_some() {
-            let mut conditions = StatusConditions::default();
-            conditions.hold("Accepted", "Accepted", "Handled by Istio controller");
-            let status = json!({"conditions": conditions.json(class.meta.generation)});
-            out.status(Kind::GatewayClass, &class.meta, status);
+        let Some(support) = by_controller(snapshot, &class.spec.controller_name) else { continue };
+        let mut conditions = StatusConditions::default();
+        conditions.hold("Accepted", "Accepted", "Handled by Istio controller");
+        let mut status = json!({"conditions": conditions.json(class.meta.generation)});
+        if support == ClassSupport::Served && snapshot.settings().knobs.deploy_gateways {
+            status["supportedFeatures"] = features::supported().into();
         }
+        out.status(Kind::GatewayClass, &class.meta, status);
     }
 }
 

@@ -8,6 +8,7 @@ mod conditions;
 mod conflicts;
 mod conversion;
 mod equivalents;
+mod features;
 mod gateways;
 mod grants;
 mod http;

@@ -176,7 +176,7 @@ fn cluster(
         bind: if to_localhost { Vec::new() } else { bind },
     };
     let kind = ClusterKind::Inbound(Box::new(inbound));
-    ClusterPlan { name: names::inbound_cluster(number).into(), context: context.clone(), kind }
+    ClusterPlan { name: names::inbound_cluster(number).into(), context: context.clone(), kind, has_duplicate: false }
 }
 
 /// The connection pool of the Sidecar's ingress listener on this port, or of its whole inbound traffic.

@@ -28,6 +28,8 @@ pub struct ClusterPlan {
     pub name: Str,
     pub context: Arc<ClusterContext>,
     pub kind: ClusterKind,
+    /// Another service's cluster of this name was left out.
+    pub has_duplicate: bool,
 }
 
 /// The kind of a cluster.
@@ -178,7 +180,8 @@ pub fn effective<'a>(rule: Option<&'a AppliedRule>, mesh: &'a Mesh, port: u16) -
 
 /// The fixed clusters of a sidecar.
 pub fn sidecar_fixed(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
-    let plan = |name: &str, kind| ClusterPlan { name: name.into(), context: context.clone(), kind };
+    let plan =
+        |name: &str, kind| ClusterPlan { name: name.into(), context: context.clone(), kind, has_duplicate: false };
     let bind = inbound::passthrough_addresses(&view.proxy);
     let mut found = vec![
         plan(names::BLACK_HOLE_CLUSTER, ClusterKind::BlackHole),
@@ -196,20 +199,25 @@ pub fn sidecar_fixed(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterP
 /// The fixed clusters of a gateway.
 pub fn router_fixed(context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     let name = names::BLACK_HOLE_CLUSTER.into();
-    let mut found = vec![ClusterPlan { name, context: context.clone(), kind: ClusterKind::BlackHole }];
+    let mut found =
+        vec![ClusterPlan { name, context: context.clone(), kind: ClusterKind::BlackHole, has_duplicate: false }];
     found.extend(external_sds(context));
     found
 }
 
 fn external_sds(context: &Arc<ClusterContext>) -> Option<ClusterPlan> {
     let name = names::EXTERNAL_SDS_CLUSTER.into();
-    let plan = ClusterPlan { name, context: context.clone(), kind: ClusterKind::ExternalSds };
+    let plan = ClusterPlan { name, context: context.clone(), kind: ClusterKind::ExternalSds, has_duplicate: false };
     context.credential_socket.then_some(plan)
 }
 
 /// Sorts clusters by name. Of clusters with the same name, the first one is kept.
 pub fn by_name(mut plans: Vec<ClusterPlan>) -> Vec<ClusterPlan> {
     plans.sort_by(|a, b| a.name.cmp(&b.name));
-    plans.dedup_by(|later, first| later.name == first.name);
+    plans.dedup_by(|later, first| {
+        let is_same = later.name == first.name;
+        first.has_duplicate |= is_same;
+        is_same
+    });
     plans
 }

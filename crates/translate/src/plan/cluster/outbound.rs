@@ -196,7 +196,12 @@ impl ServicePlanner<'_> {
             rule: self.rule.map(|rule| AppliedRule::new(rule, subset)),
             discovery,
         };
-        ClusterPlan { name, context: self.context.clone(), kind: ClusterKind::Outbound(Box::new(outbound)) }
+        ClusterPlan {
+            name,
+            context: self.context.clone(),
+            kind: ClusterKind::Outbound(Box::new(outbound)),
+            has_duplicate: false,
+        }
     }
 
     fn id(&self, port: &Port, subset: Option<usize>) -> OutboundCluster {

@@ -156,12 +156,14 @@ pub(super) struct ListenerDraft {
     known: HashSet<MatchKey>,
     /// Created for a Sidecar's egress port: services of other egress listeners are not added.
     pub(super) locked: bool,
+    /// A chain was left out because its match is already taken.
+    pub(super) has_conflict: bool,
 }
 
 impl ListenerDraft {
     pub(super) fn new(port: u32, bind: BindAddresses, protocol: Protocol, chains: Vec<ChainDraft>) -> ListenerDraft {
         let known = chains.iter().map(ChainDraft::conditions).collect();
-        ListenerDraft { port, bind, chains, protocol, known, locked: false }
+        ListenerDraft { port, bind, chains, protocol, known, locked: false, has_conflict: false }
     }
 
     /// Adds chains. Of chains with the same match, the first is kept.
@@ -169,6 +171,8 @@ impl ListenerDraft {
         for chain in incoming {
             if self.known.insert(chain.conditions()) {
                 self.chains.push(chain);
+            } else {
+                self.has_conflict = true;
             }
         }
     }
@@ -257,5 +261,6 @@ mod tests {
         let ranges: Vec<_> = draft.chains.iter().map(|c| c.ranges.clone()).collect();
         let expected: [&[&str]; 3] = [&[], &["10.0.0.0/8"], &["10.0.0.0/16"]];
         assert_eq!(ranges, expected);
+        assert!(draft.has_conflict);
     }
 }

@@ -89,6 +89,7 @@ impl GatewayBuilder<'_> {
             access_log: self.context.listener_log(ListenerSide::Gateway),
             chains,
             default_chain: None,
+            has_conflict: false,
         }
     }
 

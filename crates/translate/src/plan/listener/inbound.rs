@@ -156,6 +156,7 @@ fn listener(
         access_log: context.listener_log(ListenerSide::SidecarInbound),
         chains,
         default_chain: None,
+        has_conflict: false,
     }
 }
 

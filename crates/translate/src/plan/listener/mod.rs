@@ -49,6 +49,8 @@ pub struct ListenerPlan {
     pub access_log: Hashed<Vec<AccessLog>>,
     pub chains: Vec<ChainPlan>,
     pub default_chain: Option<ChainPlan>,
+    /// A filter chain was left out because another service has one with the same match.
+    pub has_conflict: bool,
 }
 
 /// The address of a listener.

@@ -335,6 +335,7 @@ fn plan(
         access_log: context.no_log.clone(),
         chains,
         default_chain,
+        has_conflict: draft.has_conflict,
     }
 }
 

@@ -44,6 +44,7 @@ pub(super) fn listener(context: &ListenerContext<'_>) -> Option<ListenerPlan> {
         access_log: context.listener_log(ListenerSide::SidecarOutbound),
         chains,
         default_chain: None,
+        has_conflict: false,
     })
 }
 

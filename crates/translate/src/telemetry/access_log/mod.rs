@@ -4,6 +4,7 @@
 mod formats;
 mod providers;
 mod render;
+mod requests;
 
 use api::Struct;
 use model::hashed::Hashed;
@@ -11,6 +12,7 @@ use model::names::Str;
 
 pub use providers::access_logs;
 pub use render::render;
+pub(crate) use requests::REPORT_INTERVAL;
 
 use super::Collector;
 
@@ -42,6 +44,11 @@ pub enum LogSink {
         service: LogService,
         body: Str,
         attributes: Option<Hashed<Struct>>,
+    },
+    /// The agent, which makes metrics from the entries.
+    RequestMetrics {
+        is_inbound: bool,
+        is_http: bool,
     },
 }
 
@@ -77,6 +84,8 @@ pub enum LogFilter {
     ResponseFlags(Vec<Str>),
     /// A CEL expression.
     Expression(Str),
+    /// Not while a connection is open.
+    ConnectionEnd,
 }
 
 /// Where a log is attached.

@@ -13,6 +13,7 @@ use model::names::Str;
 use scope::View;
 
 use super::formats::{DEFAULT_TEXT, default_json, json_format, text_format};
+use super::requests;
 use super::{AccessLog, LineFormat, LogFilter, LogScope, LogService, LogSink, LoggedHeaders};
 use crate::listener_side::ListenerSide;
 use crate::telemetry::applicable::applicable;
@@ -20,6 +21,13 @@ use crate::telemetry::{Collector, collector, holds_for, provider, provider_names
 
 /// The access logs of a scope.
 pub fn access_logs(view: &View, side: ListenerSide, scope: LogScope) -> Vec<AccessLog> {
+    let mut logs = configured(view, side, scope);
+    requests::add(view, side, scope, &mut logs);
+    logs
+}
+
+/// The logs that users configured.
+fn configured(view: &View, side: ListenerSide, scope: LogScope) -> Vec<AccessLog> {
     let mesh = &view.settings.mesh;
     if scope == LogScope::Listener && mesh.disable_envoy_listener_log {
         return Vec::new();

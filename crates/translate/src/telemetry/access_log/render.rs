@@ -1,13 +1,14 @@
 //! Renders access logs.
 
 use api::envoy::config::accesslog::v3::{
-    AccessLog as EnvoyLog, AccessLogFilter, AndFilter, ExtensionFilter, ResponseFlagFilter, access_log,
+    AccessLog as EnvoyLog, AccessLogFilter, AndFilter, ExtensionFilter, LogTypeFilter, ResponseFlagFilter, access_log,
     access_log_filter, extension_filter,
 };
 use api::envoy::config::core::v3::{
     ApiVersion, DataSource, GrpcService, JsonFormatOptions, SubstitutionFormatString, TypedExtensionConfig,
     data_source, grpc_service, substitution_format_string,
 };
+use api::envoy::data::accesslog::v3::AccessLogType;
 use api::envoy::extensions::access_loggers::file::v3::{FileAccessLog, file_access_log};
 use api::envoy::extensions::access_loggers::grpc::v3::{
     CommonGrpcAccessLogConfig, HttpGrpcAccessLogConfig, TcpGrpcAccessLogConfig,
@@ -18,6 +19,7 @@ use api::{Any, Struct, Value, any, value};
 use model::names::Str;
 use prost::Message;
 
+use super::requests;
 use super::{AccessLog, LineFormat, LogFilter, LogService, LogSink};
 
 /// The access logs.
@@ -58,6 +60,15 @@ fn sink(sink: &LogSink) -> (&'static str, Any) {
         }
         LogSink::OpenTelemetry { service, body, attributes } => {
             ("envoy.access_loggers.open_telemetry", any(&open_telemetry(service, body, attributes.as_deref())))
+        }
+        LogSink::RequestMetrics { is_inbound, is_http: true } => {
+            let common_config = Some(requests::service(*is_inbound));
+            let log = HttpGrpcAccessLogConfig { common_config, ..HttpGrpcAccessLogConfig::default() };
+            ("envoy.access_loggers.http_grpc", any(&log))
+        }
+        LogSink::RequestMetrics { is_inbound, is_http: false } => {
+            let log = TcpGrpcAccessLogConfig { common_config: Some(requests::service(*is_inbound)) };
+            ("envoy.access_loggers.tcp_grpc", any(&log))
         }
     }
 }
@@ -173,6 +184,10 @@ fn condition(filter: &LogFilter) -> access_log_filter::FilterSpecifier {
         LogFilter::ResponseFlags(flags) => {
             FilterSpecifier::ResponseFlagFilter(ResponseFlagFilter { flags: texts(flags) })
         }
+        LogFilter::ConnectionEnd => FilterSpecifier::LogTypeFilter(LogTypeFilter {
+            types: vec![AccessLogType::TcpUpstreamConnected.into(), AccessLogType::TcpPeriodic.into()],
+            exclude: true,
+        }),
         LogFilter::Expression(expression) => {
             let config = ExpressionFilter { expression: expression.to_string() };
             let type_url = "type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter";
