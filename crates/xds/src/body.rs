@@ -8,19 +8,31 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
-use prost::Message;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::codec::{DecodeBuf, Decoder};
 use tonic::{Code, Status};
 
 /// Where a stream's task sends its messages. An error, which may be `Status::ok`, ends the stream.
 #[derive(Clone)]
 pub(crate) struct Sender {
-    pub(crate) messages: mpsc::Sender<Result<Vec<Bytes>, Status>>,
+    pub(crate) messages: mpsc::Sender<Message>,
     pub(crate) progress: Arc<SendProgress>,
+}
+
+/// A response, or the status that ends the stream.
+pub(crate) type Message = Result<Pieces, Status>;
+
+/// The pieces of one response.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    pub(crate) chunks: Vec<Bytes>,
+    /// When the stream's task had it ready.
+    pub(crate) queued: Instant,
 }
 
 /// Largest piece that is passed to the transport at once, so that a slow reader of a large resource shows progress.
@@ -31,6 +43,8 @@ const MAX_PIECE: usize = 256 * 1024;
 pub(crate) struct SendProgress {
     pieces: AtomicU64,
     is_empty: AtomicBool,
+    /// Nanoseconds that the last message waited, plus one; zero once the stream's task has read it.
+    waited: AtomicU64,
 }
 
 impl SendProgress {
@@ -44,6 +58,22 @@ impl SendProgress {
         self.is_empty.load(Ordering::Relaxed)
     }
 
+    /// How long the last message waited for the transport; `None` if there is none since the last call.
+    pub(crate) fn delivered(&self) -> Option<Duration> {
+        // Nearly always zero, and a read costs less than a swap.
+        let waited = match self.waited.load(Ordering::Relaxed) {
+            0 => return None,
+            _ => self.waited.swap(0, Ordering::Relaxed),
+        };
+        Some(Duration::from_nanos(waited.checked_sub(1)?))
+    }
+
+    fn took_up(&self, queued: Instant) {
+        let waited = u64::try_from(queued.elapsed().as_nanos()).unwrap_or(u64::MAX - 1);
+        self.waited.store(waited + 1, Ordering::Relaxed);
+        self.waits();
+    }
+
     /// Records that a message waits for the transport.
     pub(crate) fn waits(&self) {
         self.is_empty.store(false, Ordering::Relaxed);
@@ -55,7 +85,7 @@ const FRAME: usize = 16 * 1024;
 
 /// The response body of one stream, in the pieces that its task sends.
 pub(crate) struct MessageBody {
-    messages: mpsc::Receiver<Result<Vec<Bytes>, Status>>,
+    messages: mpsc::Receiver<Message>,
     pieces: Peekable<std::vec::IntoIter<Bytes>>,
     /// What is left of a large piece.
     rest: Option<Bytes>,
@@ -109,9 +139,9 @@ impl Body for MessageBody {
             // Set before the channel is read: a message that arrives meanwhile clears it again.
             self.progress.is_empty.store(true, Ordering::Relaxed);
             let status = match ready!(self.messages.poll_recv(cx)) {
-                Some(Ok(pieces)) => {
-                    self.progress.waits();
-                    self.pieces = pieces.into_iter().peekable();
+                Some(Ok(Pieces { chunks, queued })) => {
+                    self.progress.took_up(queued);
+                    self.pieces = chunks.into_iter().peekable();
                     continue;
                 }
                 Some(Err(status)) => status,
@@ -141,7 +171,7 @@ impl<M> Default for Reader<M> {
     }
 }
 
-impl<M: Message + Default + 'static> Decoder for Reader<M> {
+impl<M: prost::Message + Default + 'static> Decoder for Reader<M> {
     type Item = M;
     type Error = Status;
 
@@ -156,7 +186,11 @@ impl<M: Message + Default + 'static> Decoder for Reader<M> {
 mod tests {
     use std::future::poll_fn;
 
-    use super::{Body, Bytes, FRAME, MessageBody, Pin, Status};
+    use super::{Body, Bytes, FRAME, Instant, Message, MessageBody, Pieces, Pin, Status};
+
+    fn message(chunks: Vec<Bytes>) -> Message {
+        Ok(Pieces { chunks, queued: Instant::now() })
+    }
 
     async fn frame(body: &mut MessageBody) -> Option<http_body::Frame<Bytes>> {
         poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await.map(|frame| frame.unwrap())
@@ -166,8 +200,8 @@ mod tests {
     async fn small_pieces_leave_together() {
         let (sender, mut body) = MessageBody::new();
         let piece = |byte: u8| Bytes::from(vec![byte; FRAME / 4]);
-        let pieces = (0..6).map(piece).chain([Bytes::from(vec![6; FRAME])]).collect();
-        sender.messages.send(Ok(pieces)).await.unwrap();
+        let pieces: Vec<Bytes> = (0..6).map(piece).chain([Bytes::from(vec![6; FRAME])]).collect();
+        sender.messages.send(message(pieces)).await.unwrap();
         let mut sent = Vec::new();
         for expected in [FRAME, FRAME / 2, FRAME] {
             let data = frame(&mut body).await.unwrap().into_data().unwrap();
@@ -181,7 +215,7 @@ mod tests {
     async fn large_pieces_leave_as_they_are_and_the_status_as_trailers() {
         let (sender, mut body) = MessageBody::new();
         let shared = Bytes::from(vec![7; FRAME]);
-        sender.messages.send(Ok(vec![Bytes::from_static(b"head"), shared.clone()])).await.unwrap();
+        sender.messages.send(message(vec![Bytes::from_static(b"head"), shared.clone()])).await.unwrap();
         assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap(), "head");
         assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap().as_ptr(), shared.as_ptr());
         sender.messages.send(Err(Status::unavailable("later"))).await.unwrap();

@@ -141,6 +141,8 @@ pub enum Event<'a> {
     UpToDate { kind: &'a TypeUrl },
     /// The client accepted its last response.
     Acked { kind: &'a TypeUrl, nonce: &'a str, version: Version },
+    /// The client has answered everything of the current world, and nothing is left to send or to remove.
+    Settled,
     /// The client rejected its last response.
     Nacked { kind: &'a TypeUrl, nonce: &'a str, version: Version, code: i32, message: &'a str },
     /// A request with the nonce of an earlier response; ignored.

@@ -100,6 +100,22 @@ impl Fields for DeltaRequest {
     }
 }
 
+/// The type and the nonce of a delta request that has nothing else. Most requests are such acknowledgements; this reads
+/// them without an allocation.
+pub(crate) fn acknowledgement(mut rest: &[u8]) -> Option<(&str, &str)> {
+    let (mut kind, mut nonce) = ("", "");
+    while !rest.is_empty() {
+        let (tag, wire) = decode_key(&mut rest).ok()?;
+        let field = match (DeltaRequest::field(tag), wire) {
+            (Field::Type, WireType::LengthDelimited) => &mut kind,
+            (Field::Text, WireType::LengthDelimited) => &mut nonce,
+            _ => return None,
+        };
+        *field = std::str::from_utf8(content(&mut rest).ok()?).ok()?;
+    }
+    (!nonce.is_empty()).then_some((kind, nonce))
+}
+
 /// Decodes a request. Empty resource names are dropped.
 pub(crate) fn decode<R: Fields>(message: &Bytes, limits: &Limits) -> Result<R, Status> {
     let (mut request, mut rest, mut counted) = (R::default(), &**message, Counted::default());
@@ -194,7 +210,23 @@ mod tests {
 
     use tonic::Code;
 
-    use super::{DeltaDiscoveryRequest, DeltaRequest, DiscoveryRequest, Limits, Message, decode, rpc};
+    use super::{DeltaDiscoveryRequest, DeltaRequest, DiscoveryRequest, Limits, Message, acknowledgement, decode, rpc};
+
+    #[test]
+    fn acknowledgements_have_a_type_and_a_nonce_and_nothing_else() {
+        let (type_url, response_nonce) = ("type".to_owned(), "7".to_owned());
+        let plain = DeltaDiscoveryRequest { type_url, response_nonce, ..DeltaDiscoveryRequest::default() };
+        assert_eq!(acknowledgement(&plain.encode_to_vec()), Some(("type", "7")));
+        let names = vec!["a".to_owned()];
+        let more = DeltaDiscoveryRequest { resource_names_subscribe: names.clone(), ..plain.clone() };
+        let less = DeltaDiscoveryRequest { resource_names_unsubscribe: names, ..plain.clone() };
+        let refused = DeltaDiscoveryRequest { error_detail: Some(rpc::Status::default()), ..plain.clone() };
+        let first = DeltaDiscoveryRequest { response_nonce: String::new(), ..plain };
+        for other in [more, less, refused, first] {
+            assert_eq!(acknowledgement(&other.encode_to_vec()), None, "{other:?}");
+        }
+        assert_eq!(acknowledgement(b"\x12\x05a"), None, "cut off");
+    }
 
     #[test]
     fn ordinary_requests_are_read_as_they_are() {

@@ -48,6 +48,9 @@ impl Requests {
             match frame {
                 Some(frame) => {
                     if let Ok(data) = frame?.into_data() {
+                        if let Some(message) = self.whole(&data) {
+                            return Ok(Some(message));
+                        }
                         self.take(&data)?;
                     }
                 }
@@ -55,6 +58,17 @@ impl Requests {
                 None => return Err(Status::invalid_argument("the stream ended in the middle of a request")),
             }
         }
+    }
+
+    /// The message of a frame that has exactly one, as most requests do. It is not copied.
+    fn whole(&mut self, data: &Bytes) -> Option<Bytes> {
+        let [0, length @ .., _] = data.first_chunk::<{ HEAD + 1 }>()? else { return None };
+        let len = u32::from_be_bytes(*length) as usize;
+        if !self.pending.is_empty() || data.len() != HEAD + len || len > self.limits.request_bytes {
+            return None;
+        }
+        self.due = None;
+        Some(data.slice(HEAD..))
     }
 
     fn late(&self) -> Status {

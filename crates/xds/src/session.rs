@@ -41,6 +41,8 @@ pub(crate) struct Session<C> {
     pub(crate) warming: Warming,
     pub(crate) names: Names,
     epoch: Epoch,
+    /// The last world that was reported as settled; 0 after a response.
+    reported: Epoch,
     responses: u64,
     began: Instant,
     /// The client was connected before, to this server or another.
@@ -93,6 +95,7 @@ impl<C: Client> Session<C> {
             watches: Vec::new(),
             warming: Warming::Nothing,
             epoch: 1,
+            reported: 0,
             responses: 0,
             began,
             returning: false,
@@ -121,6 +124,15 @@ impl<C: Client> Session<C> {
             if self.released() == released {
                 return None;
             }
+        }
+    }
+
+    /// Reports that the client has everything of the current world, once for each world and response.
+    pub(crate) fn report_settled(&mut self) {
+        let is_new = self.reported < self.epoch && !self.watches.is_empty();
+        if is_new && self.watches.iter().all(|watch| watch.is_settled(self.epoch)) {
+            self.reported = self.epoch;
+            self.client.observe(&Event::Settled);
         }
     }
 
@@ -258,7 +270,7 @@ impl<C: Client> Session<C> {
         let most = self.terms.limits.message_bytes;
         let error = error.map(|(code, message)| (code, &message[..message.floor_char_boundary(most)]));
         let Some(watch) = self.watches.iter_mut().find(|watch| watch.kind == *kind) else { return Answer::Stale };
-        let Some(version) = watch.version.filter(|_| nonce == nonce_text(stream, watch.nonce)) else {
+        let Some(version) = watch.version.filter(|_| is_nonce(nonce, stream, watch.nonce)) else {
             self.client.observe(&Event::Stale { kind, nonce });
             return Answer::Stale;
         };
@@ -274,6 +286,15 @@ impl<C: Client> Session<C> {
             }
         }
         Answer::Current
+    }
+
+    /// Applies an acknowledgement of the last response of a type. Returns false if it is anything else.
+    pub(crate) fn acknowledged(&mut self, kind: &str, nonce: &str) -> bool {
+        let stream = self.terms.stream;
+        let is_answered = |watch: &&Watch| watch.kind.as_str() == kind && is_nonce(nonce, stream, watch.nonce);
+        let Some(watch) = self.watches.iter().find(is_answered) else { return false };
+        let kind = watch.kind.clone();
+        self.answer(&kind, nonce, None) == Answer::Current
     }
 
     fn rejected(&mut self, kind: &TypeUrl, message: &str, offer: Offer) {
@@ -361,6 +382,7 @@ impl<C: Client> Session<C> {
 
     fn send(&mut self, at: usize, mut plan: Plan, target: Arc<ResourceSet>, now: Instant) -> Response {
         self.responses += 1;
+        self.reported = 0;
         let nonce = nonce_text(self.terms.stream, self.responses);
         let kind = self.watches[at].kind.clone();
         // The first response names the control plane, which Envoy keeps; istioctl reads the name of each debug page.
@@ -416,6 +438,16 @@ fn nonce_text(stream: u64, response: u64) -> String {
     format!("{stream:016x}-{response}")
 }
 
+/// Whether this is `nonce_text(stream, response)`.
+fn is_nonce(nonce: &str, stream: u64, response: u64) -> bool {
+    let Some((of_stream, number)) = nonce.split_at_checked(16) else { return false };
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let Some(number) = number.strip_prefix('-').filter(|number| !number.starts_with(['0', '+'])) else { return false };
+    of_stream.bytes().all(is_hex)
+        && u64::from_str_radix(of_stream, 16) == Ok(stream)
+        && number.parse::<u64>() == Ok(response)
+}
+
 fn push_order(kind: &TypeUrl) -> usize {
     const ORDER: [TypeUrl; 5] =
         [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE, TypeUrl::SECRET];
@@ -432,4 +464,21 @@ fn refers_to_clusters(kind: &TypeUrl) -> bool {
 /// Types whose removals wait until nothing on the client refers to them.
 fn outlives_its_users(kind: &TypeUrl) -> bool {
     [TypeUrl::CLUSTER, TypeUrl::ENDPOINT].contains(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_nonce, nonce_text};
+
+    #[test]
+    fn nonce_is_recognised_in_no_other_spelling() {
+        let stream = 0xab_cdef;
+        assert!(is_nonce(&nonce_text(stream, 12), stream, 12));
+        for other in
+            ["", "-12", "0000000000abcdef-", "0000000000ABCDEF-12", "0000000000abcdef-012", "0000000000abcdef-+12"]
+        {
+            assert!(!is_nonce(other, stream, 12), "{other}");
+        }
+        assert!(!is_nonce(&nonce_text(stream, 12), stream, 13) && !is_nonce(&nonce_text(1, 12), stream, 12));
+    }
 }

@@ -9,19 +9,21 @@ use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use api::envoy::service::discovery::v3::DiscoveryRequest;
 use bytes::Bytes;
-use prost::Message;
+use prost::Message as _;
+use tokio::sync::mpsc::Permit;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use crate::body::{SendProgress, Sender};
+use crate::body::{Message, Pieces, SendProgress, Sender};
 use crate::control::{Client, CloseConnection, Control, Peer};
-use crate::decode::{DeltaRequest, Fields, decode};
+use crate::decode::{self, DeltaRequest, Fields, decode};
 use crate::limits::Limits;
 use crate::requests::{Requests, STREAM_BYTES};
 use crate::response::Response;
 use crate::session::{Session, Terms};
+use crate::woken::WhenWoken;
 
 /// Larger requests wait for a turn before they are decoded, which takes milliseconds.
 const LARGE: usize = 64 * 1024;
@@ -50,6 +52,10 @@ pub(crate) trait Request: Fields + Send + 'static {
     /// Whether it only acknowledges a response, which takes almost no time.
     fn is_plain_answer(&self) -> bool;
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status>;
+    /// Type and nonce of a message that only acknowledges a response, if they can be read without decoding it all.
+    fn acknowledgement(_message: &[u8]) -> Option<(&str, &str)> {
+        None
+    }
 }
 
 impl Request for DiscoveryRequest {
@@ -97,6 +103,10 @@ impl Request for DeltaRequest {
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {
         session.delta(self)
     }
+
+    fn acknowledgement(message: &[u8]) -> Option<(&str, &str)> {
+        decode::acknowledgement(message)
+    }
 }
 
 /// Runs a stream until it ends, and sends its status to the client.
@@ -112,7 +122,7 @@ pub(crate) async fn run<C: Control, R: Request>(
     let connection = peer.extensions.get::<CloseConnection>().cloned();
     let status = tokio::select! {
         biased;
-        () = stop.cancelled() => Status::unavailable("the server is shutting down"),
+        () = WhenWoken::new(stop.cancelled()) => Status::unavailable("the server is shutting down"),
         status = converse::<C, R>(&*control, &mut requests, &responses, peer, terms) => status,
     };
     if REFUSALS.contains(&status.code()) {
@@ -180,8 +190,9 @@ async fn serve<C: Client, R: Request>(
     requests: &mut Requests,
     responses: &Sender,
 ) -> Status {
-    let ended = session.client.ended();
+    let ended = WhenWoken::new(session.client.ended());
     let exchanged = tokio::select! {
+        biased;
         status = ended => return status,
         exchanged = exchange::<C, R>(session, node_id, requests, responses) => exchanged,
     };
@@ -200,18 +211,26 @@ async fn exchange<C: Client, R: Request>(
 ) -> Result<Box<Session<C>>, Status> {
     let mut due = true;
     let mut in_a_row = 0_usize;
-    let mut queued: Option<Instant> = None;
     let mut alarm = Alarm::default();
     let mut unsent = UnsentWatch::new(&session.terms.limits);
     loop {
+        if let Some(took) = responses.progress.delivered() {
+            session.client.delivered(took);
+        }
         alarm.set(session.wakes_at());
         tokio::select! {
             biased;
             message = requests.next() => {
                 let Some(message) = message? else { return Ok(session) };
-                session = accept::<C, R>(session, node_id, message).await?;
+                let acknowledgement = R::acknowledgement(&message);
+                if !acknowledgement.is_some_and(|(kind, nonce)| session.acknowledged(kind, nonce)) {
+                    session = accept::<C, R>(session, node_id, message).await?;
+                }
                 requests.done();
-                due = true;
+                due = due || session.is_due(Instant::now().into_std());
+                if !due {
+                    session.report_settled();
+                }
                 // A client with many requests lets other tasks run.
                 in_a_row += 1;
                 if in_a_row.is_multiple_of(REQUESTS_IN_A_ROW) {
@@ -221,39 +240,57 @@ async fn exchange<C: Client, R: Request>(
             () = unsent.alarm.rings() => unsent.check(&responses.progress)?,
             slot = responses.messages.reserve(), if due => {
                 let slot = slot.map_err(|_| Status::cancelled("the client left"))?;
-                // One response is queued at most, so the one before has been taken.
-                if let Some(queued) = queued.take() {
-                    session.client.delivered(queued.elapsed());
-                }
-                let response;
-                (session, response) = next(session).await?;
-                match response {
-                    Some(response) => {
-                        responses.progress.waits();
-                        slot.send(Ok(response.chunks));
-                        unsent.begin(&responses.progress);
-                        queued = Some(Instant::now());
-                    }
-                    None => due = false,
-                }
+                (session, due) = send_next(session, slot, responses, &mut unsent).await?;
             }
             () = session.client.changed() => {
-                if session.client.adopt_quickly() {
-                    session.world_moved();
-                } else {
-                    session = work(session, |session| {
-                        session.client.adopt();
-                        session.world_moved();
-                        Ok(())
-                    })
-                    .await?;
-                }
-                due = true;
+                session = adopt(session).await?;
+                // Without a wait for the transport, unless it still has the response before.
+                (session, due) = match responses.messages.try_reserve() {
+                    Ok(slot) => send_next(session, slot, responses, &mut unsent).await?,
+                    Err(_) => (session, true),
+                };
             }
             // While a response waits for the client to read, there is nothing to be woken for.
             () = alarm.rings(), if !due => due = true,
         }
     }
+}
+
+/// Adopts the newest world.
+async fn adopt<C: Client>(mut session: Box<Session<C>>) -> Result<Box<Session<C>>, Status> {
+    if session.client.adopt_quickly() {
+        session.world_moved();
+        return Ok(session);
+    }
+    work(session, |session| {
+        session.client.adopt();
+        session.world_moved();
+        Ok(())
+    })
+    .await
+}
+
+/// Sends the next response, if there is one. Returns whether another may be due.
+async fn send_next<C: Client>(
+    session: Box<Session<C>>,
+    slot: Permit<'_, Message>,
+    responses: &Sender,
+    unsent: &mut UnsentWatch,
+) -> Result<(Box<Session<C>>, bool), Status> {
+    let (mut session, response) = next(session).await?;
+    let Some(response) = response else {
+        session.report_settled();
+        return Ok((session, false));
+    };
+    responses.progress.waits();
+    let now = Instant::now();
+    slot.send(Ok(Pieces { chunks: response.chunks, queued: now }));
+    unsent.begin(&responses.progress);
+    let due = session.is_due(now.into_std());
+    if !due {
+        session.report_settled();
+    }
+    Ok((session, due))
 }
 
 /// When a session wants to be woken. The timer is kept and moved: a stream waits many times for the same moment.
@@ -290,7 +327,7 @@ async fn finish<C: Client>(mut session: Box<Session<C>>, responses: &Sender) -> 
         let response;
         (session, response) = next(session).await?;
         match response {
-            Some(response) => slot.send(Ok(response.chunks)),
+            Some(response) => slot.send(Ok(Pieces { chunks: response.chunks, queued: Instant::now() })),
             None => break,
         }
     }
@@ -401,7 +438,7 @@ fn check(node: &Node, limits: &Limits) -> Result<(), Status> {
     if node.id.contains(char::is_control) {
         return Err(Status::invalid_argument("node id with control characters"));
     }
-    let metadata = node.metadata.as_ref().map_or(0, Message::encoded_len);
+    let metadata = node.metadata.as_ref().map_or(0, prost::Message::encoded_len);
     let rest = node.encoded_len().saturating_sub(metadata);
     bounded("node id", node.id.len(), limits.node_id_bytes)?;
     bounded("node metadata", metadata, limits.metadata_bytes)?;

@@ -269,6 +269,13 @@ impl Watch {
         self.owed || self.seen < now || !self.forced.is_empty() || self.holding.except.values().any(may_remove)
     }
 
+    /// Whether the client has answered everything up to this world, and no removal waits.
+    pub(crate) fn is_settled(&self, now: Epoch) -> bool {
+        let is_removal = |held: &Held| matches!(held, Held::Lingering { .. });
+        let is_sent = self.seen >= now && !self.unanswered && !self.owed && self.forced.is_empty();
+        is_sent && !self.holding.except.values().any(is_removal)
+    }
+
     /// Whether `plan` has few names to compare.
     pub(crate) fn is_small(&self) -> bool {
         const FEW: usize = 64;

@@ -204,3 +204,32 @@ async fn sotw_envoy_follows_without_losing_a_request() {
 async fn delta_envoy_follows_without_losing_a_request_or_being_sent_anything_twice() {
     follow(XdsTransport::Delta).await;
 }
+
+/// Envoy before 1.21 used its stack up when many clusters were removed at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn cve_2022_23606_ten_thousand_clusters_are_removed_at_once() {
+    if servers::without("envoy") {
+        return;
+    }
+    let static_cluster = |name: &str| {
+        let endpoints = json!([{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": "127.0.0.1",
+            "port_value": 1}}}}]}]);
+        let assignment = json!({"cluster_name": name, "endpoints": endpoints});
+        resource(&TypeUrl::CLUSTER, name, json!({"name": name, "type": "STATIC", "load_assignment": assignment}))
+    };
+    let many = (0..10_000).map(|number| static_cluster(&format!("many-{number}")));
+    let few = || vec![static_cluster("one")];
+    let server = Server::start(Mesh::of(vec![(TypeUrl::CLUSTER, many.chain(few()).collect())])).await;
+    let bootstrap = Bootstrap::sidecar(server.port(), XdsTransport::Delta, "front", "shop", json!({}));
+    let mut envoy = Envoy::start(&bootstrap).await;
+    let limit = std::time::Duration::from_secs(300);
+    let active = async |expected: u64| match stat(&envoy, "cluster_manager.active_clusters").await? {
+        // The bootstrap has further ones.
+        count if (expected..expected + 100).contains(&count) => Ok(()),
+        count => Err(format!("{count} clusters")),
+    };
+    wait::until_within(limit, "all clusters", async || active(10_001).await).await;
+    server.mesh.replace(vec![(TypeUrl::CLUSTER, few())]);
+    wait::until_within(limit, "one cluster", async || active(1).await).await;
+    envoy.process().check_alive();
+}

@@ -100,6 +100,7 @@ impl Client for Fake {
             Event::Sent { kind, resources, removed, .. } => format!("{kind:?} sent {resources}-{removed}"),
             Event::Acked { kind, .. } => format!("{kind:?} acked"),
             Event::Nacked { kind, message, .. } => format!("{kind:?} nacked: {message}"),
+            Event::Settled => "settled".to_owned(),
             Event::Stale { kind, .. } => format!("{kind:?} stale"),
             Event::Health { error } => format!("health: {error:?}"),
             // Of every type in every world.
