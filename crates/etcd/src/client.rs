@@ -67,6 +67,13 @@ impl KeyRange {
     }
 }
 
+/// A key and the revision of its last write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRevision {
+    pub key: String,
+    pub revision: i64,
+}
+
 /// A part of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangePage {
@@ -82,7 +89,7 @@ pub struct RangePage {
 pub enum SwapOutcome {
     /// It was done, with this revision.
     Done(i64),
-    /// The key had another revision. `revision` is that of the whole store.
+    /// The key, or the one that was required, had another revision. `revision` is that of the whole store.
     Conflict { found: Option<KeyValue>, revision: i64 },
 }
 
@@ -123,11 +130,18 @@ impl EtcdClient {
         Ok(answer.response.header.unwrap_or_default().revision)
     }
 
-    /// Writes a value, or deletes the key, if its revision is `expected` (0: if it does not exist).
+    /// Writes a value, or deletes the key, if its revision is `expected` (0: if it does not exist) and the required key
+    /// has its revision.
     ///
     /// An attempt that was not answered is repeated: its condition cannot hold twice. If the key then has the value that
     /// was to be written, the first attempt was done.
-    pub async fn swap(&self, key: &str, expected: i64, value: Option<&[u8]>) -> Result<SwapOutcome, EtcdError> {
+    pub async fn swap(
+        &self,
+        key: &str,
+        expected: i64,
+        value: Option<&[u8]>,
+        required: Option<&KeyRevision>,
+    ) -> Result<SwapOutcome, EtcdError> {
         let key = key.as_bytes().to_vec();
         let write = match value {
             Some(value) => RequestKind::Put(PutRequest { key: key.clone(), value: value.to_vec() }),
@@ -135,8 +149,10 @@ impl EtcdClient {
         };
         let read = RequestKind::Range(RangeRequest { key: key.clone(), ..RangeRequest::default() });
         let op = |kind| RequestOp { request: Some(kind) };
+        let has = |key, revision| Compare { result: 0, target: TARGET_MOD, key, mod_revision: Some(revision) };
+        let required = required.map(|required| has(required.key.as_bytes().to_vec(), required.revision));
         let request = TxnRequest {
-            compare: vec![Compare { result: 0, target: TARGET_MOD, key, mod_revision: Some(expected) }],
+            compare: [has(key, expected)].into_iter().chain(required).collect(),
             success: vec![op(write)],
             failure: vec![op(read)],
         };

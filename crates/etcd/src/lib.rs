@@ -11,7 +11,7 @@ mod options;
 mod schema;
 mod watch;
 
-pub use client::{EtcdClient, KeyRange, RangePage, SwapOutcome};
+pub use client::{EtcdClient, KeyRange, KeyRevision, RangePage, SwapOutcome};
 pub use error::EtcdError;
 pub use options::{EtcdOptions, EtcdTls, EtcdUser, OptionsError};
 pub use schema::KeyValue;

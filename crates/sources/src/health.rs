@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use model::change::{Change, SourceId};
 use parking_lot::{Mutex, MutexGuard};
+use tracing::{info, warn};
 
 /// Whether the published state of a source is current.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct SourceCounts {
     /// Current services and endpoints of a registry.
     pub services: usize,
     pub endpoints: usize,
+    /// Services with endpoints whose pod is not known, and the number of these endpoints.
+    pub without_pod: (usize, usize),
     /// Requests that wait for a change now, such as blocking queries.
     pub watches: usize,
     /// Requests made so far.
@@ -81,6 +84,16 @@ pub struct SourceReport {
 #[derive(Clone, Debug)]
 pub struct SourceHealth(Arc<Mutex<SourceReport>>);
 
+impl SourceReport {
+    fn recover(&mut self) {
+        if let SourceState::Stale { since, .. } = &self.state {
+            let seconds = since.elapsed().unwrap_or_default().as_secs();
+            info!(source = %self.source.0, seconds, "the source can be read again");
+        }
+        self.state = SourceState::Live;
+    }
+}
+
 impl SourceHealth {
     pub fn new(source: SourceId) -> SourceHealth {
         let report = SourceReport {
@@ -101,6 +114,16 @@ impl SourceHealth {
     pub fn mark_unreachable(&self, reason: impl Into<String>) {
         let (now, reason) = (SystemTime::now(), reason.into());
         let mut report = self.lock();
+        // One line when an outage begins and one when it ends; the debug pages have the failures between.
+        match &report.state {
+            SourceState::Syncing if report.last_failure.is_none() => {
+                warn!(source = %report.source.0, reason, "could not read a source yet; trying again");
+            }
+            SourceState::Live => {
+                warn!(source = %report.source.0, reason, "could not read a source; serving its last known state");
+            }
+            SourceState::Syncing | SourceState::Stale { .. } => {}
+        }
         report.last_failure = Some(SourceFailure { at: now, message: reason.clone() });
         report.state = match &report.state {
             SourceState::Syncing => SourceState::Syncing,
@@ -114,7 +137,7 @@ impl SourceHealth {
         let mut report = self.lock();
         report.last_seen = Some(SystemTime::now());
         if matches!(report.state, SourceState::Stale { .. }) {
-            report.state = SourceState::Live;
+            report.recover();
         }
     }
 
@@ -134,6 +157,11 @@ impl SourceHealth {
     pub fn set_size(&self, services: usize, endpoints: usize) {
         let mut report = self.lock();
         (report.counts.services, report.counts.endpoints) = (services, endpoints);
+    }
+
+    /// Sets the services with endpoints whose pod is not known, and the number of these endpoints.
+    pub(crate) fn set_without_pod(&self, without_pod: (usize, usize)) {
+        self.lock().counts.without_pod = without_pod;
     }
 
     /// Sets the number of requests that wait for a change.
@@ -162,7 +190,7 @@ impl SourceHealth {
         for change in changes {
             match change {
                 Change::Synced => {
-                    report.state = SourceState::Live;
+                    report.recover();
                     report.last_seen = Some(SystemTime::now());
                 }
                 Change::Problems(problems) => report.counts.problems = problems.len(),

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::config::read_yaml;
 use model::problem::{Problem, Severity, Subject};
 use serde_json::Value;
 
@@ -141,7 +142,7 @@ fn fault(key: &str, message: String) -> Problem {
 
 /// Reads one entry. Annotations that are not strings count as missing.
 fn read(key: &str, text: &str) -> Result<ClusterEntry, ClusterEntryError> {
-    let document: Value = serde_saphyr::from_str(text).map_err(ClusterEntryError::Yaml)?;
+    let document = read_yaml(text).map_err(ClusterEntryError::Yaml)?;
     let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let annotation = |name: &str| {
         let all = document.pointer("/metadata/annotations");

@@ -75,6 +75,8 @@ pub struct ClusterState {
     /// By service, ordered by the name of the slice. Nearly always there is one.
     slices: BTreeMap<NamespacedName, Vec<(Str, StoredSlice)>>,
     service_of_slice: BTreeMap<NamespacedName, Str>,
+    /// By service, the number of addresses whose pod is not known, as of the last changes.
+    without_pod: BTreeMap<NamespacedName, usize>,
     credentials: CredentialStore,
     documents: ConfigDocuments,
     dirty: DirtySet,
@@ -136,6 +138,7 @@ impl ClusterState {
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
             service_of_slice: BTreeMap::new(),
+            without_pod: BTreeMap::new(),
             credentials: CredentialStore::default(),
             documents: ConfigDocuments::default(),
             dirty: DirtySet::default(),

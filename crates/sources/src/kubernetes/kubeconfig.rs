@@ -7,6 +7,7 @@ use std::fmt;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
+use model::config::read_yaml;
 use model::problem::{Problem, Subject};
 use model::settings::NameList;
 
@@ -21,7 +22,7 @@ const HARMLESS_PROVIDER: &str = "oidc";
 
 /// Why a kubeconfig is not used. The messages contain nothing of its text, which holds credentials.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum KubeconfigRejection {
+pub enum KubeconfigRejection {
     #[error("it is larger than {MAX_BYTES} bytes")]
     TooLarge,
     #[error("it is not text")]
@@ -76,6 +77,7 @@ pub(super) struct CheckedKubeconfig {
 impl CheckedKubeconfig {
     /// Parses and checks a kubeconfig.
     pub(super) fn read(text: String, allowed: &NameList) -> Result<CheckedKubeconfig, KubeconfigRejection> {
+        check_limits(&text)?;
         let parsed = Kubeconfig::from_yaml(&text).map_err(|error| malformed(&error))?;
         let mut refused = insecure_fields(&parsed);
         refused.retain(|(_, option)| !allowed.contains(option));
@@ -97,10 +99,29 @@ impl CheckedKubeconfig {
     }
 }
 
+/// Parses and checks the kubeconfig of a remote cluster.
+pub fn check(text: String, allowed: &NameList) -> Result<(), KubeconfigRejection> {
+    CheckedKubeconfig::read(text, allowed).map(drop)
+}
+
 impl fmt::Debug for CheckedKubeconfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CheckedKubeconfig(..)")
     }
+}
+
+/// Parses all documents with the limits of configuration: a short text of aliases that repeat aliases would keep the
+/// parser busy for a minute.
+fn check_limits(text: &str) -> Result<(), KubeconfigRejection> {
+    let mut lines_before = 0;
+    for document in text.split("\n---") {
+        if let Err(error) = read_yaml(document) {
+            let at = error.location().map(|at| (at.line() + lines_before, at.column()));
+            return Err(KubeconfigRejection::Malformed(at));
+        }
+        lines_before += document.lines().count() as u64;
+    }
+    Ok(())
 }
 
 /// The position of a parse error; its message may quote credentials.
@@ -281,5 +302,19 @@ mod tests {
         };
         assert!(of(MAX_BYTES - 3).text().is_ok());
         assert!(of(MAX_BYTES + 3).text().is_err());
+    }
+
+    /// Found by fuzzing: nine levels of nine aliases each took more than a minute.
+    #[test]
+    fn a_kubeconfig_of_aliases_is_refused_at_once() {
+        let level = |name: u8| {
+            let (name, before) = (char::from(name), char::from(name - 1));
+            format!("{name}: &{name} [{}]\n", vec![format!("*{before}"); 9].join(","))
+        };
+        let bomb = format!("a: &a [x,x,x,x,x,x,x,x,x]\n{}", (b'b'..=b'j').map(level).collect::<String>());
+        for text in [bomb.clone(), format!("apiVersion: v1\n---\n{bomb}")] {
+            let reason = CheckedKubeconfig::read(text, &NameList::default()).unwrap_err();
+            assert!(matches!(reason, KubeconfigRejection::Malformed(_)), "{reason}");
+        }
     }
 }

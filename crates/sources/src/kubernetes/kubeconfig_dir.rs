@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use model::config::read_yaml;
 use model::problem::{FileLocation, Problem, Subject};
 use serde_json::Value;
 
@@ -125,7 +126,7 @@ enum FileError {
 fn entry(folder: &Path, file: &Path) -> Result<Option<ClusterFile>, FileError> {
     let bytes = content(file)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| FileError::NotText)?;
-    let document: Value = serde_saphyr::from_str(text).map_err(|error| {
+    let document = read_yaml(text).map_err(|error| {
         // Only the position: the message may quote credentials.
         FileError::NotYaml(error.location().map(|at| (at.line(), at.column())))
     })?;

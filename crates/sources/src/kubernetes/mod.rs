@@ -14,7 +14,7 @@ mod fetch_credential;
 mod guard;
 mod interner;
 pub mod join;
-mod kubeconfig;
+pub mod kubeconfig;
 mod kubeconfig_dir;
 mod locality;
 mod outages;

@@ -246,7 +246,7 @@ impl Kubernetes {
         let problems = session.problems(self.cluster.name());
         self.cluster.set_problems("responses", problems);
         if *self.synced.borrow() {
-            return sender.send(self.cluster.changes()).await;
+            return self.send_changes(sender).await;
         }
         if !session.is_complete() || !self.remotes.are_settled() {
             return Ok(());
@@ -254,6 +254,7 @@ impl Kubernetes {
         self.cluster.pack();
         let mut changes = self.cluster.changes();
         changes.push(Change::Synced);
+        sender.health().set_without_pod(self.cluster.endpoints_without_pod());
         sender.send(changes).await?;
         self.synced.send_replace(true);
         Ok(())
@@ -262,7 +263,13 @@ impl Kubernetes {
     /// Deletes everything that this cluster has sent.
     async fn remove_all(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         self.cluster.clear();
-        sender.send(self.cluster.changes()).await
+        self.send_changes(sender).await
+    }
+
+    async fn send_changes(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
+        let changes = self.cluster.changes();
+        sender.health().set_without_pod(self.cluster.endpoints_without_pod());
+        sender.send(changes).await
     }
 
     fn handle(&mut self, session: &mut WatchSession, message: WatchMessage, sender: &ChangeSender) {

@@ -70,6 +70,19 @@ impl WorkloadEntryObjects {
         }))
     }
 
+    /// Makes a namespace unless it exists.
+    pub async fn make_namespace(&self, name: &str) -> Result<(), TrustRequestError> {
+        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Namespace"), "namespaces");
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        if within(api.get_opt(name)).await?.is_some() {
+            return Ok(());
+        }
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        // A conflict means that it exists by now.
+        written(tokio::time::timeout(TIMEOUT, api.create(&parameters, &DynamicObject::new(name, &resource))).await)?;
+        Ok(())
+    }
+
     /// Creates an entry that belongs to its group and is deleted with it.
     pub async fn create(
         &self,

@@ -239,7 +239,7 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         };
         check("registries:\n- name: a\n", "exactly one of consul, eureka, cloudFoundry, dns");
-        check("registries:\n- name: a\n  zookeeper: {}\n", "unknown field `zookeeper`");
+        check("registries:\n- name: a\n  nacos: {}\n", "unknown field `nacos`");
         check("registries:\n- cloudFoundry: {address: 'a:1', tls: {caFile: /a}}\n", "tls.certFile is missing");
         check("registries:\n- consul: {adresses: []}\n", "adresses");
         check("registries:\n- consul: {adresses: []}\n", "line 2");

@@ -6,9 +6,11 @@ use crate::registry::adapter::AdapterRow;
 use crate::registry::cloudfoundry::CloudFoundryOptions;
 use crate::registry::consul::ConsulOptions;
 use crate::registry::dns::DnsOptions;
+use crate::registry::etcd::EtcdRegistryOptions;
 use crate::registry::eureka::EurekaOptions;
 use crate::registry::flags::RegistryFlag;
 use crate::registry::mock::MockOptions;
+use crate::registry::zookeeper::ZooKeeperOptions;
 
 /// Registries with an adapter, in the order in which they are listed in messages.
 pub static ADAPTERS: &[AdapterRow] = &[
@@ -16,6 +18,8 @@ pub static ADAPTERS: &[AdapterRow] = &[
     AdapterRow::of::<EurekaOptions>(),
     AdapterRow::of::<CloudFoundryOptions>(),
     AdapterRow::of::<DnsOptions>(),
+    AdapterRow::of::<EtcdRegistryOptions>(),
+    AdapterRow::of::<ZooKeeperOptions>(),
     AdapterRow::of::<MockOptions>(),
 ];
 
@@ -99,8 +103,8 @@ mod tests {
         check("Mock, Config,Mock", &["Mock"]);
         check("Mock,Eureka,Consul", &["Consul", "Eureka", "Mock"]);
         check("Mock,CloudFoundry,Kubernetes", &["Kubernetes", "CloudFoundry", "Mock"]);
-        let error = chosen(["Zookeeper,Mock"]).err().unwrap();
-        assert_eq!(error.to_string(), "no registry is called \"Zookeeper\"");
+        let error = chosen(["Nacos,Mock"]).err().unwrap();
+        assert_eq!(error.to_string(), "no registry is called \"Nacos\"");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod consul;
 mod consul_scripted;
 mod consul_tls;
 mod dns;
+mod etcd;
 mod eureka;
 mod eureka_peers;
 mod eureka_scripted;
@@ -25,3 +26,4 @@ mod name_server;
 #[path = "../watching/serving.rs"]
 mod serving;
 mod stores;
+mod zookeeper;

@@ -99,7 +99,7 @@ async fn new_keys_replace_old_ones_and_failures_keep_the_last() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_a_forbidden_address_is_not_followed() {
+async fn cve_2026_41413_a_redirect_to_a_forbidden_address_is_not_followed() {
     let pages = Pages::default();
     let server = server(&pages).await;
     pages.lock().unwrap().extend([

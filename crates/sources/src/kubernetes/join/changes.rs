@@ -60,6 +60,7 @@ impl ClusterState {
         self.mark_affected_services(&moved, &mut dirty);
         self.service_changes(&mut dirty, &mut changes);
         self.share_with_pods(&dirty.endpoints);
+        self.count_without_pod(&dirty.endpoints);
         self.endpoint_changes(&dirty.endpoints, &mut changes);
         for key in dirty.credentials {
             let credential = self.credentials.get(&key).filter(|_| self.is_discovered(&key.namespace)).cloned();
@@ -225,6 +226,24 @@ impl ClusterState {
             };
             changes.push(Change::Endpoints(self.service_key(key), endpoints));
         }
+    }
+
+    /// Counts addresses whose slice names a pod that is not known: they are not sent.
+    fn count_without_pod(&mut self, keys: &BTreeSet<NamespacedName>) {
+        for key in keys {
+            let items = self.slices.get(key).into_iter().flatten().flat_map(|(_, slice)| slice.items.iter());
+            let is_unknown = |pod: &NamespacedName| self.pods.get(pod).is_none_or(|state| state.workload.is_none());
+            let unknown = items.filter(|item| item.pod.as_ref().is_some_and(is_unknown));
+            match unknown.map(|item| item.addresses.len()).sum() {
+                0 => _ = self.without_pod.remove(key),
+                count => _ = self.without_pod.insert(key.clone(), count),
+            }
+        }
+    }
+
+    /// Services with endpoints whose pod is not known, and the number of these endpoints.
+    pub(in crate::kubernetes) fn endpoints_without_pod(&self) -> (usize, usize) {
+        (self.without_pod.len(), self.without_pod.values().sum())
     }
 
     /// The usable pods of a namespace by address.

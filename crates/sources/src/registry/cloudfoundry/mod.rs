@@ -14,14 +14,30 @@ pub use source::CloudFoundryRegistry;
 
 use std::path::Path;
 
+use model::config::Object;
+use model::names::ClusterId;
 use model::service::Registry;
 
 use crate::registry::adapter::{Adapter, SourcePlace};
+use crate::registry::diff::ServiceListing;
 use crate::registry::flags::{FlagKind, FlagValues, RegistryFlag};
 use crate::registry::options_error::OptionsError;
 use crate::source::Source;
+use schema::{InternalRoutesResponse, RoutesResponse};
 
 const CONFIG_FLAG: &str = "cfConfig";
+
+/// The services and the routing objects that are published for responses of Copilot.
+pub fn published_services(
+    routes: RoutesResponse,
+    internal: InternalRoutesResponse,
+    options: &CloudFoundryOptions,
+) -> (Vec<ServiceListing>, Vec<Object>) {
+    let table = route_table::RouteTable::new(routes, internal);
+    let (services, _) = mapping::listings(&table, options, &ClusterId::default());
+    let (objects, _) = rules::rules(&table, options);
+    (services.into_values().collect(), objects.into_values().collect())
+}
 
 impl Adapter for CloudFoundryOptions {
     const REGISTRY: Registry = mapping::REGISTRY;

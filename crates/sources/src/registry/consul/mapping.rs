@@ -48,7 +48,7 @@ pub(super) fn listing(
         return (None, Some(problem));
     };
     let namespace = Namespace::from(options.namespace.as_str());
-    let mut ports = ServicePorts::default();
+    let mut ports = ServicePorts::of(&instances, options);
     let mut endpoints = Vec::new();
     for instance in &instances {
         let Some(template) = endpoint(instance, options, &namespace, cluster) else { continue };
@@ -110,12 +110,31 @@ fn targets(instance: &ConsulInstance, options: &ConsulOptions) -> Vec<InstancePo
 struct ServicePorts {
     by_number: BTreeMap<u16, Port>,
     clash: Option<String>,
+    /// The service port of instances of one protocol: the lowest of theirs.
+    shared: BTreeMap<Option<String>, u16>,
 }
 
 impl ServicePorts {
+    /// Instances of a scheduler listen on different ports, and clients call the service on one. Pilot 1.1 to 1.7 made a
+    /// service port of each.
+    fn of(instances: &[ConsulInstance], options: &ConsulOptions) -> ServicePorts {
+        let mut ports = ServicePorts::default();
+        if options.profile == Profile::Compat {
+            return ports;
+        }
+        let targets = instances.iter().flat_map(|instance| targets(instance, options));
+        for target in targets.filter(|target| target.name.is_empty()) {
+            let lowest = ports.shared.entry(target.protocol).or_insert(target.port);
+            *lowest = target.port.min(*lowest);
+        }
+        ports
+    }
+
     /// Adds the port of an instance. Returns name and number of the service port for it.
     fn add(&mut self, target: &InstancePort, options: &ConsulOptions) -> (Str, u16) {
-        let number = if target.name.is_empty() { options.service_port.unwrap_or(target.port) } else { target.port };
+        let shared = || self.shared.get(&target.protocol).copied();
+        let chosen = if target.name.is_empty() { options.service_port.or_else(shared) } else { None };
+        let number = chosen.unwrap_or(target.port);
         let fallback = if options.profile == Profile::Compat { "tcp" } else { "" };
         let word = target.protocol.as_deref().unwrap_or(fallback);
         let protocol = Protocol::parse(word);

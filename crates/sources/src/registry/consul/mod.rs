@@ -14,9 +14,11 @@ mod source;
 pub use options::{ConsulOptions, Profile};
 pub use source::ConsulRegistry;
 
+use model::names::ClusterId;
 use model::service::Registry;
 
 use crate::registry::adapter::{Adapter, SourcePlace};
+use crate::registry::diff::ServiceListing;
 use crate::registry::flags::{FlagKind, FlagValues, RegistryFlag};
 use crate::registry::normalize;
 use crate::registry::options_error::OptionsError;
@@ -25,6 +27,16 @@ use crate::source::Source;
 
 const URL_FLAG: &str = "consulserverURL";
 const INTERVAL_FLAG: &str = "consulserverInterval";
+
+/// The service that is published for a response with the instances of one service.
+pub fn published_service(
+    name: &str,
+    response: &[u8],
+    options: &ConsulOptions,
+) -> Result<Option<ServiceListing>, serde_json::Error> {
+    let schema::ConsulInstances(instances) = serde_json::from_slice(response)?;
+    Ok(mapping::listing(name, instances, options, &ClusterId::default()).0)
+}
 
 impl Adapter for ConsulOptions {
     const REGISTRY: Registry = mapping::REGISTRY;

@@ -11,7 +11,7 @@ use model::problem::{Problem, Subject};
 use model::service::{Registry, Resolution, Service};
 
 use super::options::{EurekaOptions, ServicePer};
-use super::schema::EurekaInstance;
+use super::schema::{EurekaInstance, PortField};
 use crate::registry::diff::ServiceListing;
 use crate::registry::normalize;
 
@@ -67,9 +67,17 @@ fn listing(
     let namespace = Namespace::from(options.namespace.as_str());
     let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
     let mut endpoints = Vec::new();
+    // Clients call a service on one port, also where its instances listen on several.
+    let lowest = |protocol: Protocol| {
+        let same = instances.iter().filter(|instance| protocol_of(instance, options) == protocol);
+        same.filter_map(|instance| number(&instance.port)).min()
+    };
+    let mut lowest_ports: BTreeMap<&'static str, Option<u16>> = BTreeMap::new();
     for instance in instances {
         let Some(template) = endpoint(instance, options, &namespace, cluster) else { continue };
-        for (number, target, protocol) in targets(instance, options) {
+        let protocol = protocol_of(instance, options);
+        let shared = *lowest_ports.entry(protocol.as_str()).or_insert_with(|| lowest(protocol));
+        for (number, target, protocol) in targets(instance, protocol, options.service_port.or(shared)) {
             let port =
                 ports.entry(number).or_insert_with(|| Port { name: port_name(protocol, number), number, protocol });
             let (service_port, port) = (port.name.clone(), u32::from(target));
@@ -90,13 +98,20 @@ fn listing(
 }
 
 /// Service port, instance port and protocol of each enabled port.
-fn targets(instance: &EurekaInstance, options: &EurekaOptions) -> Vec<(u16, u16, Protocol)> {
-    let protocol = instance.metadata.get("istio.protocol").or_else(|| instance.metadata.get("protocol"));
-    let protocol = Protocol::parse(protocol.map_or(options.protocol.as_str(), String::as_str));
-    let number = |field: &Option<super::schema::PortField>| field.as_ref().and_then(super::schema::PortField::number);
-    let plain = number(&instance.port).map(|port| (options.service_port.unwrap_or(port), port, protocol));
+fn targets(instance: &EurekaInstance, protocol: Protocol, shared: Option<u16>) -> Vec<(u16, u16, Protocol)> {
+    let plain = number(&instance.port).map(|port| (shared.unwrap_or(port), port, protocol));
     let secure = number(&instance.secure_port).map(|port| (port, port, Protocol::Https));
     plain.into_iter().chain(secure).collect()
+}
+
+/// The protocol of an instance's port that is not secure.
+fn protocol_of(instance: &EurekaInstance, options: &EurekaOptions) -> Protocol {
+    let protocol = instance.metadata.get("istio.protocol").or_else(|| instance.metadata.get("protocol"));
+    Protocol::parse(protocol.map_or(options.protocol.as_str(), String::as_str))
+}
+
+fn number(field: &Option<PortField>) -> Option<u16> {
+    field.as_ref().and_then(PortField::number)
 }
 
 fn port_name(protocol: Protocol, number: u16) -> Str {

@@ -10,9 +10,11 @@ mod source;
 pub use options::{EurekaOptions, ServicePer};
 pub use source::EurekaRegistry;
 
+use model::names::ClusterId;
 use model::service::Registry;
 
 use crate::registry::adapter::{Adapter, SourcePlace};
+use crate::registry::diff::ServiceListing;
 use crate::registry::flags::{FlagKind, FlagValues, RegistryFlag};
 use crate::registry::normalize;
 use crate::registry::options_error::OptionsError;
@@ -21,6 +23,14 @@ use crate::source::Source;
 
 const URL_FLAG: &str = "eurekaserverURL";
 const INTERVAL_FLAG: &str = "eurekaserverInterval";
+
+/// The services that are published for a response with applications.
+pub fn published_services(response: &[u8], options: &EurekaOptions) -> Result<Vec<ServiceListing>, serde_json::Error> {
+    let schema::Envelope { applications } = serde_json::from_slice(response)?;
+    let instances = || applications.application.iter().flat_map(|application| &application.instance);
+    let _ = schema::hash_code(instances());
+    Ok(mapping::listings(instances(), options, &ClusterId::default()).0.into_values().collect())
+}
 
 impl Adapter for EurekaOptions {
     const REGISTRY: Registry = mapping::REGISTRY;

@@ -81,7 +81,7 @@ pub enum McpAddressError {
 
 /// Why a response is rejected.
 #[derive(Debug, thiserror::Error)]
-enum ResponseError {
+pub enum ResponseError {
     #[error("collection {0:?} was not requested")]
     Collection(String),
     #[error("changes of collection {0:?} were not requested")]
@@ -183,7 +183,7 @@ impl McpSink {
     }
 
     /// Applies a response and returns the changes.
-    fn apply(&mut self, response: &Resources) -> Result<Vec<Change>, ResponseError> {
+    pub fn apply(&mut self, response: &Resources) -> Result<Vec<Change>, ResponseError> {
         let name = &response.collection;
         if !self.collections.names().any(|known| **known == **name) {
             return Err(ResponseError::Collection(name.clone()));

@@ -148,3 +148,14 @@ fn contradictions_and_impossible_names_are_reported() {
     let (seen, problem) = listing("no such host", instances, &ConsulOptions::default(), &"".into());
     assert!(seen.is_none() && problem.unwrap().message.contains("cannot be used as a host name"));
 }
+
+#[test]
+fn instances_on_different_ports_share_the_lowest_by_protocol() {
+    let http = |id, port| instance(id, port, json!({"Meta": {"protocol": "http"}}));
+    let grpc = instance("web-3", 9090, json!({"Meta": {"protocol": "grpc"}}));
+    let seen = listed(&ConsulOptions::default(), json!([http("web-1", 23456), http("web-2", 8080), grpc]));
+    assert_eq!(ports(&seen), ["http-8080 8080 HTTP", "grpc-9090 9090 GRPC"]);
+    let of = ["http-8080@10.0.0.1:23456", "http-8080@10.0.0.1:8080", "grpc-9090@10.0.0.1:9090"];
+    let lines = lines(&seen);
+    assert!(of.iter().all(|expected| lines.iter().any(|line| line.starts_with(expected))), "{lines:?}");
+}

@@ -85,3 +85,13 @@ fn one_port_for_all_and_names_instead_of_addresses() {
     let (listed, _) = listings(both.iter(), &options, &"".into());
     assert_eq!(listed.values().next().unwrap().service.resolution, Resolution::Dns);
 }
+
+#[test]
+fn instances_on_different_ports_share_the_lowest() {
+    let on = |id, port| instance(id, json!({"port": {"$": port, "@enabled": "true"}}));
+    let expected = "shop-web.eureka port-8080 UnsupportedProtocol: 10.0.0.1:23456 Healthy, 10.0.0.1:8080 Healthy";
+    let mut seen = shown(&EurekaOptions::default(), &[on("a", 23456), on("b", 8080)]);
+    seen[0] = seen[0]
+        .replace("10.0.0.1:8080 Healthy, 10.0.0.1:23456 Healthy", "10.0.0.1:23456 Healthy, 10.0.0.1:8080 Healthy");
+    assert_eq!(seen, [expected]);
+}
