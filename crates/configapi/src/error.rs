@@ -134,7 +134,10 @@ impl ApiError {
             StoreError::Unavailable { .. } => (503, "ServiceUnavailable"),
             StoreError::Unconfirmed { .. } => (504, "Timeout"),
             StoreError::TooLarge { .. } => (413, "RequestEntityTooLarge"),
-            StoreError::Conflict { .. } | StoreError::Failed { .. } | StoreError::Closed(_) => (500, "InternalError"),
+            StoreError::Conflict { .. }
+            | StoreError::RequiredChanged { .. }
+            | StoreError::Failed { .. }
+            | StoreError::Closed(_) => (500, "InternalError"),
         };
         ApiError::new(code, reason, error.to_string())
     }

@@ -27,7 +27,7 @@ fn key(name: &str) -> ObjectKey {
 
 fn put(name: &str, expected: Option<u64>, number: u64) -> Write {
     let text = format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"data\":{{\"number\":\"{number}\"}}}}");
-    Write { key: key(name), expected, text: Some(text.into()) }
+    Write::new(key(name), expected, Some(text.into()))
 }
 
 fn number(storage: &EtcdStorage, name: &str) -> Option<u64> {
@@ -167,7 +167,7 @@ async fn writers_of_different_processes_do_not_overwrite_each_other() {
         assert_eq!(number(storage, "a"), Some(100));
     }
     let deleted = storages[1].cache().get(&key("a")).map(|stored| stored.revision);
-    storages[1].write(Write { key: key("a"), expected: deleted, text: None }).await.expect("a delete");
+    storages[1].write(Write::new(key("a"), deleted, None)).await.expect("a delete");
     storages[0].refresh().await.expect("fresh");
     assert_eq!(storages[0].cache().get(&key("a")), None);
 }
@@ -240,7 +240,7 @@ async fn other_keys_and_large_objects_do_no_harm() {
     storage.refresh().await.expect("fresh");
     assert!(storage.cache().current().0.is_empty());
     let text = format!("{{\"metadata\":{{\"name\":\"a\"}},\"data\":\"{}\"}}", "x".repeat(4 << 20));
-    let refused = storage.write(Write { key: key("a"), expected: None, text: Some(text.into()) }).await;
+    let refused = storage.write(Write::new(key("a"), None, Some(text.into()))).await;
     let refused = refused.expect_err("too large");
     assert!(matches!(refused, StoreError::TooLarge { .. }), "{refused}");
     assert!(refused.to_string().contains("configmaps \"shop/a\""), "{refused}");

@@ -1,5 +1,5 @@
 //! The embedded storage: restarts, two processes, damaged files, and kill -9 under write load. `CONFIG_STORAGE_ROUNDS`
-//! sets the number of kills.
+//! sets the number of kills, `CONFIG_STORAGE_OBJECTS` the number of other objects in the file.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
@@ -27,7 +27,7 @@ fn key(name: &str) -> ObjectKey {
 
 fn put(name: &str, expected: Option<u64>, number: u64) -> Write {
     let text = format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"data\":{{\"number\":\"{number}\"}}}}");
-    Write { key: key(name), expected, text: Some(text.into()) }
+    Write::new(key(name), expected, Some(text.into()))
 }
 
 fn number(text: &str) -> u64 {
@@ -44,7 +44,7 @@ async fn objects_and_history_survive_a_restart() {
         let first = storage.write(put("a", None, 1)).await.expect("a write");
         let second = storage.write(put("a", Some(first), 2)).await.expect("a write");
         storage.write(put("b", None, 1)).await.expect("a write");
-        storage.write(Write { key: key("b"), expected: Some(second + 1), text: None }).await.expect("a delete");
+        storage.write(Write::new(key("b"), Some(second + 1), None)).await.expect("a delete");
         (first, second)
     };
     let storage = open(&path);
@@ -68,7 +68,7 @@ async fn a_write_with_a_wrong_revision_changes_nothing() {
         let refused = storage.write(put("a", expected, 2)).await;
         assert_eq!(refused, Err(StoreError::Conflict { key: key("a"), found: Some(revision) }));
     }
-    let absent = storage.write(Write { key: key("x"), expected: None, text: None }).await;
+    let absent = storage.write(Write::new(key("x"), None, None)).await;
     assert_eq!(absent, Err(StoreError::Conflict { key: key("x"), found: None }));
     assert_eq!(storage.cache().revision(), revision);
 }
@@ -116,28 +116,44 @@ async fn damage_is_found_and_never_taken_for_an_object() {
         }
     }
     let whole = std::fs::read(&path).expect("the file");
-    let mut refused = 0;
-    for part in 1..16 {
+    // Every sixteenth of the file, every byte of its header with one bit changed, and every length in steps.
+    let filled = (0..16).map(|part| (whole.len() / 16 * part, 64, 0xff));
+    let flipped = (0..320).map(|at| (at, 1, 1));
+    let (mut refused, mut count) = (0, 0);
+    for (at, length, mask) in filled.chain(flipped) {
         let mut bytes = whole.clone();
-        let at = bytes.len() / 16 * part;
-        bytes[at..at + 64].fill(0xff);
-        let damaged = folder.path().join(format!("damaged-{part}.redb"));
-        std::fs::write(&damaged, &bytes).expect("a file");
-        match EmbeddedStorage::open(&damaged, HistoryLimits::default()) {
-            // Unused pages may have anything in them.
-            Ok(storage) => {
-                let (objects, _) = storage.cache().current();
-                assert!(objects.values().all(|stored| number(&stored.text) < 200));
-            }
-            Err(error) => {
-                let error = error.to_string();
-                assert!(error.contains(&format!("damaged-{part}.redb")), "{error}");
-                refused += 1;
-            }
+        bytes[at..at + length].iter_mut().for_each(|byte| *byte = if length == 1 { *byte ^ mask } else { mask });
+        refused += usize::from(is_refused(&folder.path().join("damaged.redb"), &bytes));
+        count += 1;
+    }
+    for part in 0..16 {
+        refused += usize::from(is_refused(&folder.path().join("cut.redb"), &whole[..whole.len() / 16 * part]));
+        count += 1;
+    }
+    println!("{refused} of {count} damaged files were refused");
+    assert!(refused > 16);
+}
+
+/// Whether a storage with these bytes is refused. If it opens, it has all 200 objects. A refused file is not changed.
+fn is_refused(path: &Path, bytes: &[u8]) -> bool {
+    std::fs::write(path, bytes).expect("a file");
+    match EmbeddedStorage::open(path, HistoryLimits::default()) {
+        // Unused parts may have anything in them.
+        Ok(storage) => {
+            let (objects, _) = storage.cache().current();
+            let found = objects.iter().filter(|(key, stored)| *key.name == *format!("object-{}", number(&stored.text)));
+            // An empty file is a new storage.
+            assert!(bytes.is_empty() || found.count() == 200, "{} of 200 objects", objects.len());
+            false
+        }
+        Err(error) => {
+            let error = error.to_string();
+            let name = path.file_name().expect("a name").to_string_lossy();
+            assert!(error.contains(&*name) && error.contains("restore it from a copy"), "{error}");
+            assert!(std::fs::read(path).expect("the file") == bytes, "the refused file was changed");
+            true
         }
     }
-    println!("{refused} of 15 damaged files were refused");
-    assert!(refused > 0);
 }
 
 /// Writes until the file may not grow, and prints what was acknowledged. Started by the test below.
@@ -151,7 +167,7 @@ async fn filling_process() {
     for number in 0..1000 {
         let name = format!("object-{number}");
         let text = format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"data\":{{\"filler\":\"{filler}\"}}}}");
-        match storage.write(Write { key: key(&name), expected: None, text: Some(text.into()) }).await {
+        match storage.write(Write::new(key(&name), None, Some(text.into()))).await {
             Ok(_) => println!("\nack {name}"),
             Err(error) => {
                 println!("\nrefused {error}");
@@ -210,11 +226,29 @@ async fn write_forever(storage: Arc<EmbeddedStorage>, name: String) {
     }
 }
 
-#[test]
-fn no_acknowledged_write_is_lost_by_kill_9() {
+fn setting(name: &str, default: u32) -> u32 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Makes this many objects of about a kilobyte.
+async fn fill(path: &Path, count: u32) {
+    let storage = open(path);
+    let object = |number: u32| {
+        let (name, filler) = (format!("other-{number}"), "x".repeat(900));
+        let text = format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"data\":{{\"filler\":\"{filler}\"}}}}");
+        storage.write(Write::new(key(&name), None, Some(text.into())))
+    };
+    for written in futures_util::future::join_all((0..count).map(object)).await {
+        written.expect("a write");
+    }
+}
+
+#[tokio::test]
+async fn no_acknowledged_write_is_lost_by_kill_9() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("config.redb");
-    let rounds = std::env::var("CONFIG_STORAGE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
+    let (rounds, others) = (setting("CONFIG_STORAGE_ROUNDS", 4), setting("CONFIG_STORAGE_OBJECTS", 100));
+    fill(&path, others).await;
     let (mut total, mut busy, mut slowest) = (0, Duration::ZERO, Duration::ZERO);
     for round in 0..rounds {
         let start = Instant::now();
@@ -225,6 +259,8 @@ fn no_acknowledged_write_is_lost_by_kill_9() {
         let storage = open(&path);
         slowest = slowest.max(start.elapsed());
         assert!(storage.cache().revision() >= highest, "round {round}: the storage went back");
+        let kept = storage.cache().current().0.keys().filter(|key| key.name.starts_with("other-")).count();
+        assert_eq!(kept, others as usize, "round {round}: other objects are lost");
         for (name, written) in &acknowledged {
             let stored = storage.cache().get(&key(name)).unwrap_or_else(|| panic!("round {round}: {name} is lost"));
             let found = number(&stored.text);
@@ -232,7 +268,9 @@ fn no_acknowledged_write_is_lost_by_kill_9() {
             assert!((*written..=written + 1).contains(&found), "round {round}: {name} is {found}, expected {written}");
         }
     }
-    println!("{rounds} kills, {total} acknowledged writes in {busy:?}, slowest open {slowest:?}");
+    println!(
+        "{rounds} kills, {total} acknowledged writes in {busy:?}, slowest open {slowest:?} with {others} other objects"
+    );
     assert!(total > 0);
 }
 

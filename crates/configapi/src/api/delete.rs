@@ -67,9 +67,6 @@ impl Api {
             return Err(ApiError::forbidden(asked.resource, &asked.name, message));
         }
         let is_dry_run = asked.query.is_dry_run || options.is_dry_run();
-        if asked.resource.id == "namespaces" && !is_dry_run && self.storage.cache().get(&asked.key()).is_some() {
-            self.empty_namespace(&asked.name).await?;
-        }
         let dependents = options.dependents(asked)?;
         let uid = match is_dry_run {
             true => String::new(),
@@ -80,7 +77,11 @@ impl Api {
             Dependents::Orphan => self.release_dependents(&uid).await,
             Dependents::Background => {}
         }
-        match self.remove(asked.resource, &asked.version, &asked.key(), &preconditions, is_dry_run).await? {
+        let removed = match asked.resource.id == "namespaces" && !is_dry_run {
+            true => self.remove_namespace(asked, &preconditions).await?,
+            false => self.remove(asked.resource, &asked.version, &asked.key(), &preconditions, is_dry_run).await?,
+        };
+        match removed {
             Deleted::Marked(object) => Ok(object_response(200, &object, asked, Vec::new())),
             Deleted::Gone(object) => {
                 self.delete_dependents(&uid).await;
@@ -95,7 +96,8 @@ impl Api {
     }
 
     pub(super) async fn delete_collection(&self, asked: &ObjectRequest<'_>) -> Result<ApiResponse, ApiError> {
-        if asked.resource.is_namespaced && asked.namespace.is_empty() {
+        let is_of_namespaces = asked.resource.id == "namespaces";
+        if is_of_namespaces || (asked.resource.is_namespaced && asked.namespace.is_empty()) {
             return Err(ApiError::method_not_allowed());
         }
         let options = options(asked)?;
@@ -180,17 +182,13 @@ impl Api {
                 return Ok(Deleted::Marked(object));
             }
             if waits {
-                set_meta(&mut object, "deletionTimestamp", Some(object::now().into()));
-                set_meta(&mut object, "deletionGracePeriodSeconds", Some(json!(0)));
-                if resource.id == "namespaces" {
-                    object["status"]["phase"] = "Terminating".into();
-                }
+                mark(&mut object, resource);
             }
             if is_dry_run {
                 return Ok(if waits { Deleted::Marked(object) } else { Deleted::Gone(object) });
             }
             let text = waits.then(|| object::text(&object));
-            match self.storage.write(Write { key: key.clone(), expected: Some(stored.revision), text }).await {
+            match self.storage.write(Write::new(key.clone(), Some(stored.revision), text)).await {
                 Ok(revision) if waits => {
                     set_meta(&mut object, "resourceVersion", Some(revision.to_string().into()));
                     return Ok(Deleted::Marked(object));
@@ -204,6 +202,68 @@ impl Api {
             }
         }
         Err(ApiError::modified(resource, &key.name))
+    }
+
+    /// Deletes a namespace with its objects. It is marked first, and new objects require an unmarked one, so that none is
+    /// left behind.
+    async fn remove_namespace(
+        &self,
+        asked: &ObjectRequest<'_>,
+        preconditions: &Preconditions,
+    ) -> Result<Deleted, ApiError> {
+        let (resource, key) = (asked.resource, asked.key());
+        let mut marked = None;
+        for _ in 0..MAX_TRIES {
+            let stored = self.storage.cache().get(&key).ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            let mut object = object::value(&stored, resource, &asked.version);
+            preconditions.check(&object, stored.revision, resource, &key.name)?;
+            if !meta(&object, "deletionTimestamp").is_empty() {
+                marked = Some(object);
+                break;
+            }
+            mark(&mut object, resource);
+            let write = Write::new(key.clone(), Some(stored.revision), Some(object::text(&object)));
+            match self.storage.write(write).await {
+                Ok(revision) => {
+                    set_meta(&mut object, "resourceVersion", Some(revision.to_string().into()));
+                    marked = Some(object);
+                    break;
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(ApiError::of_storage(&error)),
+            }
+        }
+        let marked = marked.ok_or_else(|| ApiError::modified(resource, &key.name))?;
+        // Objects that other processes made before the mark must be known. If they are not, the namespace stays marked and
+        // the next delete in it, or the next start, tries again.
+        if self.storage.refresh().await.is_ok() {
+            self.empty_namespace(&key.name).await?;
+            self.finish_namespace(&key.name).await;
+        }
+        match self.storage.cache().get(&key) {
+            None => Ok(Deleted::Gone(marked)),
+            Some(left) => Ok(Deleted::Marked(object::value(&left, resource, &asked.version))),
+        }
+    }
+
+    /// Completes the deletion of namespaces that was interrupted.
+    pub(super) async fn finish_namespaces(&self) {
+        let (objects, _) = self.storage.cache().current();
+        let is_marked = |stored: &StoredObject| object::stored_metadata(stored).get("deletionTimestamp").is_some();
+        let marked: Vec<Box<str>> = objects
+            .range(ObjectKey::new("namespaces", "", "")..)
+            .take_while(|(key, _)| *key.resource == *"namespaces")
+            .filter(|(_, stored)| is_marked(stored))
+            .map(|(key, _)| key.name.clone())
+            .collect();
+        for name in marked {
+            match self.empty_namespace(&name).await {
+                Ok(()) => self.finish_namespace(&name).await,
+                Err(error) => {
+                    tracing::warn!(namespace = %name, %error, "could not complete the deletion of a namespace")
+                }
+            }
+        }
     }
 
     /// Whether a deleted object must stay: it has finalizers, or it is a namespace with objects.
@@ -232,10 +292,13 @@ impl Api {
     pub(super) async fn finish_namespace(&self, namespace: &str) {
         let key = ObjectKey::new("namespaces", "", namespace);
         let Some(stored) = self.storage.cache().get(&key).filter(|_| !namespace.is_empty()) else { return };
-        let is_deleted = object::stored_metadata(&stored).get("deletionTimestamp").is_some();
+        let metadata = object::stored_metadata(&stored);
+        let has_finalizers =
+            metadata.get("finalizers").and_then(Value::as_array).is_some_and(|finalizers| !finalizers.is_empty());
+        let is_deleted = metadata.get("deletionTimestamp").is_some() && !has_finalizers;
         if is_deleted && self.objects_in(namespace).is_empty() {
             // If another client changed it meanwhile, the next delete in it tries again.
-            let _ = self.storage.write(Write { key, expected: Some(stored.revision), text: None }).await;
+            let _ = self.storage.write(Write::new(key, Some(stored.revision), None)).await;
         }
     }
 }
@@ -255,6 +318,15 @@ impl Preconditions {
             return Err(ApiError::conflict(resource, name, &cause));
         }
         Ok(())
+    }
+}
+
+/// Marks an object that is deleted and must stay for now.
+fn mark(object: &mut Value, resource: &ResourceInfo) {
+    set_meta(object, "deletionTimestamp", Some(object::now().into()));
+    set_meta(object, "deletionGracePeriodSeconds", Some(json!(0)));
+    if resource.id == "namespaces" {
+        object["status"]["phase"] = "Terminating".into();
     }
 }
 

@@ -103,7 +103,7 @@ impl Api {
             let kept: Vec<Value> =
                 owners(&value["metadata"]).iter().filter(|owner| owner["uid"] != uid).cloned().collect();
             set_meta(&mut value, "ownerReferences", (!kept.is_empty()).then(|| kept.into()));
-            let write = Write { key: key.clone(), expected: Some(stored.revision), text: Some(object::text(&value)) };
+            let write = Write::new(key.clone(), Some(stored.revision), Some(object::text(&value)));
             match self.storage.write(write).await {
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => {

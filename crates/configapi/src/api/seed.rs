@@ -24,7 +24,7 @@ pub struct SeedError {
 
 impl Api {
     /// Makes the namespaces and definitions that are missing, and replaces definitions of another release unless a client
-    /// has changed them. Also deletes objects whose owners are gone.
+    /// has changed them. Also completes deletions that were interrupted, and deletes objects whose owners are gone.
     pub async fn seed(&self) -> Result<(), SeedError> {
         let mut names = vec!["default".to_owned()];
         names.extend(self.options.namespaces.iter().filter(|name| *name != "default").cloned());
@@ -49,6 +49,7 @@ impl Api {
                 return Err(SeedError { object: request.path.clone(), cause });
             }
         }
+        self.finish_namespaces().await;
         self.collect_garbage().await;
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::object::{self, SERVER_FIELDS, meta, set_meta};
 use crate::patch::{json_patch, merge_patch};
 use crate::query::FieldValidation;
 use crate::schema::Schema;
-use crate::store::{ObjectKey, Revision, StoreError, Write};
+use crate::store::{ObjectKey, Revision, StoreError, Write, WriteResult};
 use crate::strategic::strategic_patch;
 
 /// How often a patch is computed again because the object was changed meanwhile.
@@ -208,15 +208,16 @@ impl Api {
         if !is_same {
             warnings.extend(admission::admit(&after, asked.resource, self.options.validation)?);
         }
-        if before.is_null() {
-            self.check_namespace(asked, meta(&after, "namespace"))?;
-        }
+        let requires = match before.is_null() {
+            true => self.check_namespace(asked, meta(&after, "namespace"))?,
+            false => None,
+        };
         if !is_same && !asked.query.is_dry_run {
             let key = ObjectKey::new(&asked.resource.id, meta(&after, "namespace"), meta(&after, "name"));
             let is_gone = is_finished(&after);
             let text = (!is_gone).then(|| object::text(&after));
             let name = key.name.to_string();
-            let written = self.storage.write(Write { key, expected, text }).await;
+            let written = self.write(Write { key, expected, text, requires }, asked).await?;
             let revision = written.map_err(|error| match (&error, expected) {
                 (StoreError::Conflict { .. }, None) => ApiError::already_exists(asked.resource, &name),
                 (StoreError::Conflict { .. }, Some(_)) => ApiError::modified(asked.resource, &name),
@@ -229,6 +230,19 @@ impl Api {
             }
         }
         Ok(object_response(code, &after, asked, warnings))
+    }
+
+    /// Writes an object. If the namespace of a new one changed meanwhile, it is checked again: it may be on its way out.
+    async fn write(&self, mut write: Write, asked: &ObjectRequest<'_>) -> Result<WriteResult, ApiError> {
+        for _ in 0..MAX_TRIES {
+            match self.storage.write(write.clone()).await {
+                Err(StoreError::RequiredChanged { .. }) => {
+                    write.requires = self.check_namespace(asked, &write.key.namespace)?;
+                }
+                written => return Ok(written),
+            }
+        }
+        Err(ApiError::modified(asked.resource, &asked.name))
     }
 
     /// Sets the namespace of the path, and checks that the object is the one that the path names.
@@ -245,13 +259,19 @@ impl Api {
         check_identity(sent, asked)
     }
 
-    /// Objects are made only in namespaces that exist and are not being deleted.
-    fn check_namespace(&self, asked: &ObjectRequest<'_>, namespace: &str) -> Result<(), ApiError> {
+    /// Objects are made only in namespaces that exist and are not being deleted. Returns the namespace with its revision,
+    /// which the write requires: the first step of a deletion is a write to the namespace.
+    fn check_namespace(
+        &self,
+        asked: &ObjectRequest<'_>,
+        namespace: &str,
+    ) -> Result<Option<(ObjectKey, Revision)>, ApiError> {
         if !asked.resource.is_namespaced {
-            return Ok(());
+            return Ok(None);
         }
         let namespaces = crate::resource::ResourceTable::get().by_id("namespaces");
-        let Some(stored) = self.storage.cache().get(&ObjectKey::new("namespaces", "", namespace)) else {
+        let key = ObjectKey::new("namespaces", "", namespace);
+        let Some(stored) = self.storage.cache().get(&key) else {
             return Err(namespaces.map_or_else(ApiError::no_such_path, |known| ApiError::not_found(known, namespace)));
         };
         if object::stored_metadata(&stored).get("deletionTimestamp").is_some() {
@@ -262,7 +282,7 @@ impl Api {
             );
             return Err(ApiError::forbidden(asked.resource, &asked.name, message));
         }
-        Ok(())
+        Ok(Some((key, stored.revision)))
     }
 }
 

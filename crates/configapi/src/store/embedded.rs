@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
 use super::cache::{HistoryLimits, Objects, WatchCache};
+use super::verify;
 use super::{BoxFuture, ObjectKey, Revision, Storage, StoreError, StoreEvent, StoredObject, Write, WriteResult};
 
 /// Revision and text by key.
@@ -124,11 +125,12 @@ impl Storage for EmbeddedStorage {
 /// Opens the file, verifies it, and reads everything.
 fn read_file(path: &Path, limits: HistoryLimits) -> Result<(Database, WatchCache), OpenError> {
     let failed = |cause: redb::Error| OpenError::File { path: path.to_owned(), cause: Box::new(cause) };
-    let mut database = Database::create(path).map_err(|cause| failed(cause.into()))?;
-    // Verifies the checksums of all pages: a damaged text must not be taken for an object.
-    if !database.check_integrity().map_err(|cause| failed(cause.into()))? {
-        error!(path = %path.display(), "the configuration storage was damaged and is repaired; the last writes may be lost");
+    // Verifies the checksums of all pages: a damaged text must not be taken for an object, nor an older commit for the
+    // last one.
+    if !verify::is_undamaged(path).map_err(failed)? {
+        return Err(OpenError::Damaged { path: path.to_owned() });
     }
+    let database = Database::create(path).map_err(|cause| failed(cause.into()))?;
     let format = prepare(&database).map_err(failed)?;
     if format != CURRENT_FORMAT {
         return Err(OpenError::Format { path: path.to_owned(), found: format });
@@ -320,6 +322,12 @@ fn put(
     let found = before.as_ref().map(|object| object.revision);
     if found != write.expected || (found.is_none() && write.text.is_none()) {
         return Ok(Err(StoreError::Conflict { key: write.key.clone(), found }));
+    }
+    if let Some((required, revision)) = &write.requires
+        && stored(&objects, required, &required.to_text())?.map(|object| object.revision) != Some(*revision)
+    {
+        let (key, required) = (write.key.clone(), required.clone());
+        return Ok(Err(StoreError::RequiredChanged { key, required }));
     }
     match &write.text {
         Some(body) => _ = objects.insert(&*text, (revision, &**body))?,

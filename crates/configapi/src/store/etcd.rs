@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::etcd::{EtcdClient, EtcdError, EtcdOptions, EtcdWatch, KeyRange, KeyValue, KeyWrite, SwapOutcome, WatchUpdate};
+use ::etcd::{
+    EtcdClient, EtcdError, EtcdOptions, EtcdWatch, KeyRange, KeyRevision, KeyValue, KeyWrite, SwapOutcome, WatchUpdate,
+};
 use serde::de::IgnoredAny;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -115,17 +117,29 @@ impl Storage for EtcdStorage {
 
 impl EtcdState {
     async fn write(&self, write: Write) -> WriteResult {
-        let Write { key, expected, text } = write;
+        let Write { key, expected, text, requires } = write;
         if expected.is_none() && text.is_none() {
             return Err(StoreError::Conflict { key, found: None });
         }
         let path = format!("{}{}", self.prefix, key.to_text());
         let value = text.as_deref().map(str::as_bytes);
-        let (result, revision) = match self.client.swap(&path, signed(expected.unwrap_or_default()), value).await {
+        let expected = signed(expected.unwrap_or_default());
+        let required = requires.as_ref().map(|(key, revision)| KeyRevision {
+            key: format!("{}{}", self.prefix, key.to_text()),
+            revision: signed(*revision),
+        });
+        let (result, revision) = match self.client.swap(&path, expected, value, required.as_ref()).await {
             Ok(SwapOutcome::Done(revision)) => (Ok(unsigned(revision)), unsigned(revision)),
             Ok(SwapOutcome::Conflict { found, revision }) => {
                 let found = found.map(|entry| unsigned(entry.mod_revision));
-                (Err(StoreError::Conflict { key, found }), unsigned(revision))
+                let error = match requires {
+                    // The key itself is as expected.
+                    Some((required, _)) if found.unwrap_or_default() == unsigned(expected) => {
+                        StoreError::RequiredChanged { key, required }
+                    }
+                    _ => StoreError::Conflict { key, found },
+                };
+                (Err(error), unsigned(revision))
             }
             Err(cause) => return Err(failure(key, &cause)),
         };

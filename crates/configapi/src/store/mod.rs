@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod embedded;
 pub mod etcd;
+mod verify;
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -98,6 +99,15 @@ pub struct Write {
     pub expected: Option<Revision>,
     /// The new text; `None` deletes the object.
     pub text: Option<Box<str>>,
+    /// Another object that must have this revision, such as the namespace of a new object.
+    pub requires: Option<(ObjectKey, Revision)>,
+}
+
+impl Write {
+    /// A write that depends on no other object.
+    pub fn new(key: ObjectKey, expected: Option<Revision>, text: Option<Box<str>>) -> Write {
+        Write { key, expected, text, requires: None }
+    }
 }
 
 /// Why a write was not done.
@@ -106,6 +116,9 @@ pub enum StoreError {
     /// The object has another revision than expected, or does not exist, or exists already.
     #[error("{key} was changed by another client")]
     Conflict { key: ObjectKey, found: Option<Revision> },
+    /// The object that the write requires has another revision, or is gone.
+    #[error("could not write {key}: {required} was changed by another client")]
+    RequiredChanged { key: ObjectKey, required: ObjectKey },
     #[error("could not write {key}: {cause}; the object is unchanged")]
     Failed { key: ObjectKey, cause: String },
     /// The storage cannot be reached. The write was not done.

@@ -1,5 +1,8 @@
 //! Real kubectl against the configuration API.
 
+mod informer;
+mod limits;
+mod namespaces;
 mod server;
 
 use std::io::{BufRead, BufReader};

@@ -28,8 +28,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start() -> Server {
+        Server::start_with(HistoryLimits::default()).await
+    }
+
+    pub(crate) async fn start_with(limits: HistoryLimits) -> Server {
         let folder = tempfile::tempdir().expect("a folder");
-        let storage = EmbeddedStorage::open(&folder.path().join("config.redb"), HistoryLimits::default());
+        let storage = EmbeddedStorage::open(&folder.path().join("config.redb"), limits);
         let options =
             ApiOptions { version: "test".to_owned(), namespaces: vec!["shop".to_owned()], ..ApiOptions::default() };
         let api = Arc::new(Api::new(Arc::new(storage.expect("a storage")), options, CancellationToken::new()));
