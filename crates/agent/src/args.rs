@@ -93,6 +93,11 @@ pub struct ProxyArgs {
         default_missing_value = "true", action = ArgAction::Set)]
     pub hot_restart: bool,
 
+    /// Make istio_requests_total and the other request metrics from Envoy's access log; for an Envoy without Istio's
+    /// stats filter; default $PILOTAGE_REQUEST_METRICS
+    #[arg(long = "requestMetrics", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub request_metrics: Option<bool>,
+
     #[command(flatten)]
     pub logging: Logging,
 
@@ -140,9 +145,9 @@ pub struct ProxyConfigFlags {
     #[arg(long = "serviceCluster")]
     pub service_cluster: Option<String>,
 
-    /// Address of the control plane, HOST:PORT
-    #[arg(long = "discoveryAddress")]
-    pub discovery_address: Option<String>,
+    /// Address of the control plane, HOST:PORT; several, given repeatedly or separated by commas, are tried in turn
+    #[arg(long = "discoveryAddress", action = ArgAction::Append)]
+    pub discovery_address: Vec<String>,
 
     /// Authentication of the control plane: NONE (plain text) or MUTUAL_TLS
     #[arg(long = "controlPlaneAuthPolicy")]
@@ -305,6 +310,12 @@ mod tests {
         assert_eq!(args.ignored_flags.without_effect, ["stsPort"]);
         assert!(args.xds_relay && !args.hot_restart);
         assert!(!proxy("--xdsRelay=false").xds_relay && proxy("--hotRestart").hot_restart);
+    }
+
+    #[test]
+    fn discovery_address_may_be_repeated() {
+        let args = proxy("--discoveryAddress a:15010 --discoveryAddress b:15010,c:15010");
+        assert_eq!(args.settings.discovery_address, ["a:15010", "b:15010,c:15010"]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod process;
 pub mod proxyless;
 mod regular_file;
 pub mod relay;
+pub mod requests;
 pub mod run;
 pub mod sds;
 pub mod settings;

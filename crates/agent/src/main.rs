@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use cli::args::print_usage_error;
 use cli::log;
 use cli::scopes::Scopes;
+use cli::systemd::ServiceManager;
 use tracing::{error, info};
 
 const SCOPES: Scopes = &[
@@ -77,7 +78,9 @@ fn run_handover() -> Result<ExitCode> {
 
 fn run_plan(plan: &Plan) -> Result<ExitCode> {
     let runtime = runtime()?;
-    let cause = runtime.block_on(run::run(plan));
+    let environment = Environment::of_process();
+    let manager = ServiceManager::new(environment.get("NOTIFY_SOCKET"), environment.get("WATCHDOG_USEC"));
+    let cause = runtime.block_on(run::run(plan, manager));
     // A thread that is blocked on a dead mount never ends, so threads are not joined.
     runtime.shutdown_background();
     // The error also goes to standard error; the log needs it too.

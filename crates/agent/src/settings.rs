@@ -57,6 +57,12 @@ pub fn proxy_config(
     Ok(config)
 }
 
+/// Addresses of the control plane, at least one. `discoveryAddress` may have several, separated by commas.
+pub fn discovery_addresses(config: &ProxyConfig) -> Vec<&str> {
+    let all: Vec<&str> = config.discovery_address.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
+    if all.is_empty() { vec![""] } else { all }
+}
+
 /// Logs warnings; returns all errors as one.
 fn log_or_fail(problems: Vec<Problem>) -> Result<()> {
     let (errors, others): (Vec<_>, Vec<_>) = problems.into_iter().partition(|p| p.severity == Severity::Error);
@@ -83,8 +89,9 @@ fn apply_annotations(config: &mut ProxyConfig, annotations: &BTreeMap<String, St
 }
 
 fn apply_flags(config: &mut ProxyConfig, flags: &ProxyConfigFlags) -> Result<()> {
+    let addresses = (!flags.discovery_address.is_empty()).then(|| flags.discovery_address.join(","));
     let texts = [
-        (&mut config.discovery_address, &flags.discovery_address),
+        (&mut config.discovery_address, &addresses),
         (&mut config.config_path, &flags.config_path),
         (&mut config.binary_path, &flags.binary_path),
         (&mut config.custom_config_file, &flags.custom_config_file),

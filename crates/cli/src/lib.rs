@@ -1,4 +1,5 @@
-//! Command-line code that all programs share: flags of the log and of `version`, Go durations, ignored flags, the log.
+//! Command-line code that all programs share: flags of the log and of `version`, Go durations, ignored flags, the log,
+//! messages to systemd.
 
 #![forbid(unsafe_code)]
 
@@ -11,4 +12,5 @@ pub mod output;
 #[cfg(test)]
 mod revision;
 pub mod scopes;
+pub mod systemd;
 pub mod version;

@@ -43,6 +43,8 @@ pub struct BootstrapInput {
     pub sds_socket: String,
     /// Socket of a separate SDS server for files, if another SDS server uses `sds_socket`.
     pub sds_files_socket: Option<String>,
+    /// Socket on which the agent receives Envoy's access log, if it makes metrics from it.
+    pub access_log_socket: Option<String>,
     pub log_as_json: bool,
     pub outlier_log_path: String,
     /// Pilot 0.8's `--connectTimeout`, for templates.

@@ -24,8 +24,28 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response: a chain and some roots.
 const MAX_RESPONSE: usize = 1 << 20;
 
-/// Requests a certificate. Without a token, the current certificate authenticates this workload.
+/// Requests a certificate from the first address that issues one. Without a token, the current certificate authenticates
+/// this workload.
 pub(super) async fn create_certificate(
+    upstream: &Upstream,
+    message: &IstioCertificateRequest,
+    current: Option<&TlsMaterial>,
+) -> Result<Vec<String>> {
+    let mut failures = Vec::new();
+    for (index, candidate) in upstream.candidates() {
+        match create_certificate_at(&candidate, message, current).await {
+            Ok(chain) => {
+                upstream.prefer(index);
+                return Ok(chain);
+            }
+            Err(error) if upstream.others.is_empty() => return Err(error),
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    bail!("{}", failures.join("; "))
+}
+
+async fn create_certificate_at(
     upstream: &Upstream,
     message: &IstioCertificateRequest,
     current: Option<&TlsMaterial>,

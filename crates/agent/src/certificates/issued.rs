@@ -104,7 +104,9 @@ impl CaSettings {
                         "Envoy waits for one"
                     };
                     let wait = pause.mul_f64(0.5 + fastrand::f64());
-                    warn!("could not obtain a certificate: {error:#}; {kept}, retrying in {wait:?}");
+                    let reason = format!("could not obtain a certificate: {error:#}");
+                    warn!("{reason}; {kept}, retrying in {wait:?}");
+                    store.fail(reason);
                     pause = pause.mul_f64(1.5).min(MAX_PAUSE);
                     wait
                 }

@@ -43,6 +43,8 @@ pub type CurrentMaterial = Option<Arc<TlsMaterial>>;
 pub struct CertificateStore {
     current: watch::Sender<CurrentMaterial>,
     additions: Arc<Mutex<Additions>>,
+    /// Why the last attempt to get certificates failed.
+    failure: watch::Sender<Option<String>>,
 }
 
 /// What is added to all certificates.
@@ -68,7 +70,11 @@ impl Additions {
 
 impl CertificateStore {
     pub fn new() -> CertificateStore {
-        CertificateStore { current: watch::Sender::new(None), additions: Arc::default() }
+        CertificateStore {
+            current: watch::Sender::new(None),
+            additions: Arc::default(),
+            failure: watch::Sender::new(None),
+        }
     }
 
     /// The current certificates.
@@ -81,10 +87,21 @@ impl CertificateStore {
         self.current.subscribe()
     }
 
+    /// Why there are no certificates, if the last attempt to get them failed.
+    pub fn failures(&self) -> watch::Receiver<Option<String>> {
+        self.failure.subscribe()
+    }
+
+    /// Notes that an attempt to get certificates failed. The current ones stay in use.
+    pub fn fail(&self, reason: String) {
+        self.failure.send_replace(Some(reason));
+    }
+
     /// Replaces the current certificates. Returns false, and notifies no receiver, if they are equal.
     pub fn publish(&self, material: TlsMaterial) -> bool {
         let mut additions = self.additions.lock();
         additions.own_root = material.root.clone();
+        self.failure.send_replace(None);
         let material = TlsMaterial { revoked: additions.revoked.clone(), root: additions.root(), ..material };
         self.current.send_if_modified(|current| {
             let is_new = current.as_deref() != Some(&material);

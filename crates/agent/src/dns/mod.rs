@@ -160,6 +160,14 @@ async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<DnsState>) {
     }
 }
 
+/// The response to a query from a table. `None` if the query is forwarded to another server, or is none.
+pub fn answer(query: &[u8], table: Option<&DnsTable>) -> Option<Vec<u8>> {
+    match resolve(query, table, None) {
+        QueryOutcome::Answer(reply) => Some(reply),
+        QueryOutcome::Forward | QueryOutcome::Drop => None,
+    }
+}
+
 impl DnsState {
     fn outcome(&self, query: &[u8], limit: Option<usize>) -> Option<QueryOutcome> {
         self.metrics.dns_requests.add();

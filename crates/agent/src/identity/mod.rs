@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::args::{IdentityFlags, ProxyType};
 use crate::environment::Environment;
 
+/// Namespace of a proxy without POD_NAMESPACE.
+const NAMESPACE: &str = "default";
+
 /// The identity that the control plane sees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyIdentity {
@@ -85,12 +88,14 @@ pub fn proxy_identity(
     own: &[IpAddr],
 ) -> Result<ProxyIdentity> {
     let registry = RegistryKind::read(&flags.registry)?;
-    let pod = |name: &str| environment.get(name).unwrap_or_default();
     let ips = ips(registry, flags, environment, own)?;
     let ip = ips.first().map_or_else(String::new, IpAddr::to_string);
     let id = match registry {
         _ if !flags.id.is_empty() => flags.id.clone(),
-        RegistryKind::Kubernetes => format!("{}.{}", pod("POD_NAME"), pod("POD_NAMESPACE")),
+        RegistryKind::Kubernetes => {
+            let name = environment.get("POD_NAME").map_or_else(machine_name, str::to_owned);
+            format!("{name}.{}", environment.get("POD_NAMESPACE").unwrap_or(NAMESPACE))
+        }
         RegistryKind::Consul => format!("{ip}.service.consul"),
         RegistryKind::Other => ip,
     };
@@ -113,6 +118,12 @@ pub fn proxy_identity(
         ProxyType::Waypoint => NodeType::Waypoint,
     };
     Ok(ProxyIdentity { kind, ips, id, domain, namespace })
+}
+
+/// The name of this machine without its domain, for a proxy outside Kubernetes.
+fn machine_name() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    text.trim().split('.').next().filter(|name| !name.is_empty()).unwrap_or("proxy").to_owned()
 }
 
 /// `--ip` alone, else `$INSTANCE_IP` followed by the addresses of this machine. Only Kubernetes has several addresses.
@@ -170,6 +181,8 @@ mod tests {
         check("Kubernetes", &[], &pod, &["10.0.0.2"], "sidecar~10.0.0.1~a-1.shop~shop.svc.cluster.local");
         check("Kubernetes", &[], &pod[..2], &["10.0.0.2"], "sidecar~10.0.0.2~a-1.shop~shop.svc.cluster.local");
         check("Kubernetes", &[], &pod[..2], &[], "sidecar~127.0.0.1~a-1.shop~shop.svc.cluster.local");
+        let unnamed = format!("sidecar~10.0.0.2~{}.default~default.svc.cluster.local", super::machine_name());
+        check("Kubernetes", &[], &[], &["10.0.0.2"], &unnamed);
         check("Kubernetes", &[("id", "b.cart")], &[], &[], "sidecar~127.0.0.1~b.cart~cart.svc.cluster.local");
     }
 

@@ -82,6 +82,12 @@ const FLAGS: &[IptablesFlag] = &[
     switch("force-apply", "install the rules even if they seem to be installed"),
     switch("native-nftables", "not supported; iptables-nft is used where it is the system's variant"),
     flag("force-iptables-binary", None, "", "iptables variant: legacy or nft"),
+    // Templates pass the flags of the log to every command.
+    flag("log_output_level", None, "", "accepted, without effect: errors are printed"),
+    switch("log_as_json", "accepted, without effect"),
+    switch("log_caller", "accepted, without effect"),
+    flag("log_stacktrace_level", None, "", "accepted, without effect"),
+    flag("log_target", None, "", "accepted, without effect"),
 ];
 
 /// Properties of the machine that the options depend on.

@@ -1,6 +1,7 @@
 //! Whether and how the workload's certificate is obtained from the certificate authority, by upstream's variables.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -13,6 +14,7 @@ use crate::certificates::issued::{CaSettings, WorkloadKey};
 use crate::environment::Environment;
 use crate::identity::ProxyIdentity;
 use crate::relay::{Pings, Upstream};
+use crate::settings::discovery_addresses;
 
 /// The only CA provider that is supported.
 const CITADEL: &str = "Citadel";
@@ -62,7 +64,7 @@ fn ca_upstream(input: &BootstrapInput, environment: &Environment) -> Result<Opti
     let address = match own {
         Some(address) => address,
         None if upstream::is_plain(&input.config) => return Ok(None),
-        None => &input.config.discovery_address,
+        None => discovery_addresses(&input.config).first().copied().unwrap_or_default(),
     };
     if address.ends_with(":15010") {
         warn!(address, "no certificates are requested: the address of the CA is a plain-text port");
@@ -81,8 +83,11 @@ fn ca_upstream(input: &BootstrapInput, environment: &Environment) -> Result<Opti
     let found = upstream::TOKENS.iter().find(|path| Path::new(path).exists());
     // A token that is not there yet may be mounted later.
     let token = found.copied().unwrap_or(upstream::TOKENS[0]);
+    let others = if own.is_some() { Vec::new() } else { discovery_addresses(&input.config).split_off(1) };
     Ok(Some(Upstream {
         address: address.to_owned(),
+        others: others.into_iter().map(str::to_owned).collect(),
+        preferred: Arc::default(),
         token: Some(token.into()),
         tls: Some(tls),
         headers: upstream::headers(input, environment, "CA_HEADER_")?,

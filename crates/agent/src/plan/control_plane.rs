@@ -1,11 +1,14 @@
 //! Names of the control plane: its certificate must have one of them. Pilot before 1.6 had a SPIFFE identity, today's
 //! control plane has a DNS name; both are accepted unless a name is given.
 
+use std::collections::BTreeSet;
+
 use api::istio::mesh::v1alpha1::ProxyConfig;
 
 use crate::args::ProxyArgs;
 use crate::environment::Environment;
 use crate::identity::ProxyIdentity;
+use crate::settings::discovery_addresses;
 
 /// Service account of Pilot.
 const ACCOUNT: &str = "istio-pilot-service-account";
@@ -27,12 +30,15 @@ pub(super) fn names(
     if !args.identity.pilot_identity.is_empty() {
         return vec![format!("spiffe://{domain}/{}", args.identity.pilot_identity)];
     }
-    let host = host(&config.discovery_address);
-    let namespace = namespace(host, environment);
-    let identity = format!("spiffe://{domain}/ns/{namespace}/sa/{ACCOUNT}");
+    let hosts: Vec<&str> = discovery_addresses(config).into_iter().map(host).collect();
+    let identity = |host: &&str| format!("spiffe://{domain}/ns/{}/sa/{ACCOUNT}", namespace(host, environment));
     // A control plane on localhost has the certificate of its in-cluster name.
-    let host = if host == "localhost" { "istiod.istio-system.svc" } else { host };
-    vec![host.to_owned(), identity]
+    let name = |host: &&str| if *host == "localhost" { "istiod.istio-system.svc" } else { host }.to_owned();
+    let mut names: Vec<String> = hosts.iter().map(name).collect();
+    names.extend(hosts.iter().map(identity));
+    let mut known = BTreeSet::new();
+    names.retain(|name| known.insert(name.clone()));
+    names
 }
 
 /// The host of `host:port`, without the brackets of an IPv6 address.
@@ -102,6 +108,10 @@ mod tests {
         assert_eq!(
             names("--discoveryAddress localhost:15012", &pod),
             format!("istiod.istio-system.svc {}", pilot("cluster.local", "istio-system"))
+        );
+        assert_eq!(
+            names("--discoveryAddress a.mesh:15012,b.mesh:15012", &pod),
+            format!("a.mesh b.mesh {}", pilot("cluster.local", "mesh"))
         );
         assert_eq!(names("--pilotIdentity pilots/main", &pod), "spiffe://cluster.local/pilots/main");
         assert_eq!(names("--pilotIdentity x", &[("ISTIOD_SAN", "istiod.example.org")]), "istiod.example.org");

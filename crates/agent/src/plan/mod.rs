@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::ProxyConfig;
-use model::proxy::NO_CERTIFICATES;
+use model::proxy::{NO_CERTIFICATES, REQUEST_METRICS};
 use net::watch::FilePolling;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -34,6 +34,7 @@ use crate::identity::{NodeType, ProxyIdentity, addresses, downward_api, proxy_id
 use crate::process::command::{EnvoyFlags, Launch, Takeover};
 use crate::process::drain::Drain;
 use crate::relay::Upstream;
+use crate::requests::WorkloadLabels;
 use crate::settings::{ProxyConfigSources, proxy_config};
 use crate::socket::AllowedPeers;
 use crate::status::NO_CERTIFICATES_NOTE;
@@ -67,6 +68,8 @@ pub struct Plan {
     pub restart_on: Vec<PathBuf>,
     /// Do not run Envoy (DISABLE_ENVOY): the workload is a proxyless gRPC application.
     pub without_envoy: bool,
+    /// Restarts of a failed Envoy before the agent exits.
+    pub restarts: u32,
     pub status: StatusPlan,
     /// The probe whose results are reported to the control plane.
     pub health: Option<HealthPlan>,
@@ -77,6 +80,17 @@ pub struct Plan {
     pub peers: SocketPeers,
     /// Files that SDS may serve.
     pub access: FileAccess,
+    /// Metrics made from Envoy's access log, if they are enabled.
+    pub requests: Option<RequestMetricsPlan>,
+}
+
+/// Metrics made from Envoy's access log.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RequestMetricsPlan {
+    pub socket: PathBuf,
+    pub own: WorkloadLabels,
+    /// Limit on label sets.
+    pub most_series: usize,
 }
 
 /// Users allowed to connect to each Unix socket.
@@ -135,6 +149,7 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     });
     let bootstrap_source = BootstrapSource::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
     let mut bootstrap_input = bootstrap_input(args, environment, &identity, node, settings, ports, features)?;
+    let requests = requests(args, environment, &mut bootstrap_input)?;
     let certificates = CertificateFiles::find(|name| text(&bootstrap_input.node, name));
     let upstream = args.xds_relay.then(|| upstream::upstream(&bootstrap_input, environment, certificates.as_ref()));
     let upstream = upstream.transpose()?;
@@ -160,6 +175,7 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
             settle: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100))?,
         },
         without_envoy: environment.flag("DISABLE_ENVOY", false)?,
+        restarts: environment.number("PILOTAGE_ENVOY_RESTARTS", 10)?,
         status: status(&bootstrap_input.config, &identity, environment)?,
         health: health(&bootstrap_input.config, &identity)?,
         dns: DnsPlan {
@@ -168,10 +184,29 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
             parallel: environment.flag("DNS_FORWARD_PARALLEL", false)?,
         },
         grpc_bootstrap: environment.get("GRPC_XDS_BOOTSTRAP").map(PathBuf::from),
+        requests,
         identity,
         bootstrap_source,
         bootstrap_input,
     })
+}
+
+/// Enables metrics from the access log: the control plane configures the log for nodes with this metadata.
+fn requests(
+    args: &ProxyArgs,
+    environment: &Environment,
+    input: &mut BootstrapInput,
+) -> Result<Option<RequestMetricsPlan>> {
+    let by_environment = environment.flag("PILOTAGE_REQUEST_METRICS", false)?;
+    if !args.request_metrics.unwrap_or(by_environment) {
+        return Ok(None);
+    }
+    input.node.metadata.insert(REQUEST_METRICS.to_owned(), "true".into());
+    let socket = Path::new(&input.config.config_path).join("ALS");
+    input.access_log_socket = Some(socket.to_string_lossy().into_owned());
+    let own = WorkloadLabels::of_node(&input.node.metadata);
+    let most_series = environment.number("PILOTAGE_REQUEST_SERIES", 500)?;
+    Ok(Some(RequestMetricsPlan { socket, own, most_series }))
 }
 
 /// Addresses of this machine; waited for only if no address is configured.
@@ -288,6 +323,7 @@ fn bootstrap_input(
         api_type: if is_delta { AdsApiType::Delta } else { AdsApiType::Sotw },
         sds_socket: sds_socket(folder, environment).to_string_lossy().into_owned(),
         sds_files_socket: None,
+        access_log_socket: None,
         log_as_json: args.logging.as_json,
         outlier_log_path: args.outlier_log_path.clone(),
         connect_timeout: args.settings.connect_timeout,

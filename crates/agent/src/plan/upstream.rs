@@ -1,9 +1,10 @@
 //! How the agent connects to the control plane: TLS, trusted root and token, found by upstream's rules and paths.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use api::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
@@ -12,6 +13,7 @@ use crate::bootstrap::BootstrapInput;
 use crate::certificates::files::CertificateFiles;
 use crate::environment::Environment;
 use crate::relay::{Pings, Upstream, UpstreamTls};
+use crate::settings::discovery_addresses;
 
 /// Token files in order of preference: the audience-bound token, then the service account's.
 pub(super) const TOKENS: [&str; 2] =
@@ -21,10 +23,12 @@ pub(super) const ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
 /// The system's CA bundle, for a control plane with a public certificate.
 pub(super) const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
+const PLAIN_PORT: &str = ":15010";
+
 /// No TLS: because of the policy, or because port 15010 is always plain text.
 pub(super) fn is_plain(config: &ProxyConfig) -> bool {
     config.control_plane_auth_policy == i32::from(AuthenticationPolicy::None)
-        || config.discovery_address.ends_with(":15010")
+        || discovery_addresses(config).iter().all(|address| address.ends_with(PLAIN_PORT))
 }
 
 pub(super) fn upstream(
@@ -33,10 +37,19 @@ pub(super) fn upstream(
     certificates: Option<&CertificateFiles>,
 ) -> Result<Upstream> {
     let config = &bootstrap_input.config;
+    let addresses = discovery_addresses(config);
+    if !is_plain(config) && addresses.iter().any(|address| address.ends_with(PLAIN_PORT)) {
+        bail!(
+            "could not use the discovery addresses {}: port 15010 is plain text, the others need TLS",
+            addresses.join(", ")
+        );
+    }
     let tls = (!is_plain(config)).then(|| tls(bootstrap_input, environment, certificates, Path::new(ROOT)));
     let tokens = || TOKENS.iter().map(PathBuf::from).find(|path| path.exists());
     Ok(Upstream {
-        address: config.discovery_address.clone(),
+        address: addresses.first().map_or_else(String::new, |first| (*first).to_owned()),
+        others: addresses.iter().skip(1).map(|other| (*other).to_owned()).collect(),
+        preferred: Arc::default(),
         token: if tls.is_some() { tokens() } else { None },
         tls,
         headers: headers(bootstrap_input, environment, "XDS_HEADER_")?,

@@ -13,9 +13,9 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// Pilot 0.8's values: 200 ms, ten restarts.
-    pub fn upstream() -> BackOff {
-        BackOff::new(Duration::from_millis(200), 10)
+    /// Pilot 0.8's first delay of 200 ms; Pilot 0.8 restarted ten times.
+    pub fn upstream(budget: u32) -> BackOff {
+        BackOff::new(Duration::from_millis(200), budget)
     }
 
     pub fn new(first: Duration, budget: u32) -> BackOff {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn delays_double_until_the_budget_is_used() {
-        let mut back_off = BackOff::upstream();
+        let mut back_off = BackOff::upstream(10);
         let delays: Vec<u128> =
             std::iter::from_fn(|| back_off.next(Duration::ZERO)).map(|delay| delay.as_millis()).collect();
         assert_eq!(delays, [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 51200, 102400]);

@@ -4,9 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use http::{HeaderName, HeaderValue};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -34,6 +35,12 @@ const WINDOW: u32 = 512 * 1024;
 pub struct Upstream {
     /// `host:port`.
     pub address: String,
+    /// Further addresses, tried in turn when a connection fails.
+    #[serde(default)]
+    pub others: Vec<String>,
+    /// Index of the address that was connected to last; shared by clones.
+    #[serde(skip)]
+    pub preferred: Arc<AtomicUsize>,
     /// `None` for plain text.
     pub tls: Option<UpstreamTls>,
     /// File with the bearer token.
@@ -76,6 +83,8 @@ impl Upstream {
     pub fn plain(address: &str) -> Upstream {
         Upstream {
             address: address.to_owned(),
+            others: Vec::new(),
+            preferred: Arc::default(),
             tls: None,
             token: None,
             headers: Vec::new(),
@@ -88,8 +97,38 @@ impl Upstream {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Opens a new connection.
+    /// The same with one address each, the one that was connected to last first.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = (usize, Upstream)> {
+        let (first, count) = (self.preferred.load(Ordering::Relaxed), self.others.len() + 1);
+        (0..count).map(move |step| {
+            let index = (first + step) % count;
+            let address = index.checked_sub(1).map_or(&self.address, |other| &self.others[other]);
+            (index, Upstream { address: address.clone(), others: Vec::new(), ..self.clone() })
+        })
+    }
+
+    /// Notes that an address works, so that it is used until it fails.
+    pub(crate) fn prefer(&self, index: usize) {
+        self.preferred.store(index, Ordering::Relaxed);
+    }
+
+    /// Opens a new connection, to the first address that accepts one.
     pub(super) async fn connect(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)> {
+        let mut failures = Vec::new();
+        for (index, upstream) in self.candidates() {
+            match upstream.connect_here().await {
+                Ok(connected) => {
+                    self.prefer(index);
+                    return Ok(connected);
+                }
+                Err(error) if self.others.is_empty() => return Err(error),
+                Err(error) => failures.push(format!("{error:#}")),
+            }
+        }
+        bail!("{}", failures.join("; "))
+    }
+
+    async fn connect_here(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)> {
         let connected = timeout(self.connect_timeout, self.dial()).await;
         connected.with_context(|| format!("could not connect to {} within {:?}", self.address, self.connect_timeout))?
     }
@@ -148,10 +187,12 @@ impl Upstream {
 }
 
 impl UpstreamTls {
-    /// The server name that is sent (SNI): the first required DNS name, else the host of the address.
+    /// The server name that is sent (SNI): the host of the address if it is required or nothing is, else the first required
+    /// DNS name.
     pub(crate) fn name(&self, address: &str) -> Result<ServerName<'static>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-        let name = self.names.iter().map(String::as_str).find(|name| !name.starts_with("spiffe://")).unwrap_or(host);
+        let mut names = self.names.iter().map(String::as_str).filter(|name| !name.starts_with("spiffe://"));
+        let name = if names.clone().any(|name| name == host) { host } else { names.next().unwrap_or(host) };
         ServerName::try_from(name.to_owned()).with_context(|| format!("could not use {name:?} as a TLS server name"))
     }
 

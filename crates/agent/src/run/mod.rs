@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use cli::systemd::ServiceManager;
 use cli::version;
 use net::watch::{FilePolling, PolledFiles};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -45,11 +46,32 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     args.ignored_flags.log();
     let plan = plan::plan(args, environment)?;
     info!(node = plan.bootstrap_input.node.id, cluster = plan.bootstrap_input.node.cluster, "proxy identity");
+    if !plan.without_envoy {
+        check_binary(&plan.launch.binary, environment.get("PATH").unwrap_or_default())?;
+    }
     Ok(plan)
 }
 
-/// Runs Envoy and the services until there is a reason to exit.
-pub async fn run(plan: &Plan) -> Result<ExitCause> {
+/// A missing Envoy does not appear by restarting it.
+fn check_binary(binary: &Path, path: &str) -> Result<()> {
+    let is_name = binary.components().count() == 1 && !binary.is_absolute();
+    let is_found = match is_name {
+        true => std::env::split_paths(path).any(|folder| folder.join(binary).is_file()),
+        false => binary.is_file(),
+    };
+    if !is_found {
+        let place = if is_name { " on the PATH" } else { "" };
+        bail!(
+            "could not find Envoy at {}{place}; give its path with --binaryPath, or set DISABLE_ENVOY=true for an \
+             application without Envoy",
+            binary.display()
+        );
+    }
+    Ok(())
+}
+
+/// Runs Envoy and the services until there is a reason to exit. Reports to systemd when all ports and sockets are open.
+pub async fn run(plan: &Plan, manager: ServiceManager) -> Result<ExitCause> {
     make_folder(Path::new(&plan.bootstrap_input.config.config_path), &plan.peers.xds)?;
     let requests = LifecycleSender::default();
     let signals = TerminationSignals::new().context("could not wait for signals")?;
@@ -60,14 +82,27 @@ pub async fn run(plan: &Plan) -> Result<ExitCause> {
     let store = certificates(plan, &metrics, &mut services);
     let names = FileSecretNames::default();
     services::open(plan, &store, &names, &requests, metrics, &mut services).await?;
+    manager.ready();
+    let manager = Arc::new(manager);
+    services.spawn(report_alive(Arc::clone(&manager)));
 
     let cause = match plan.without_envoy {
         true => until_stopped(&requests).await,
         false => run_envoy(plan, &names, &requests, &mut services).await,
     };
+    manager.stopping();
     services.stop().await;
     info!(code = cause.code(), "{cause}");
     Ok(cause)
+}
+
+/// Sends signs of life to systemd's watchdog, if it waits for them.
+async fn report_alive(manager: Arc<ServiceManager>) {
+    let Some(interval) = manager.heartbeat() else { return };
+    loop {
+        manager.alive();
+        sleep(interval).await;
+    }
 }
 
 /// SIGTERM and SIGINT.
@@ -114,7 +149,10 @@ fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks
             Ok(material) => {
                 store.publish(material);
             }
-            Err(error) => warn!("{error:#}; Envoy waits for its certificates until the file can be read"),
+            Err(error) => {
+                warn!("{error:#}; Envoy waits for its certificates until the file can be read");
+                store.fail(format!("{error:#}"));
+            }
         }
         services.spawn(files.clone().publish(store.clone(), plan.polling));
     }
@@ -153,7 +191,8 @@ async fn run_envoy(
     if !plan.restart_on.is_empty() {
         services.spawn(watch_certificates(plan.restart_on.clone(), plan.polling, certificate_hash));
     }
-    let supervisor = Supervisor::new(plan.launch.clone(), plan.drain.clone(), BackOff::upstream(), configure);
+    let supervisor =
+        Supervisor::new(plan.launch.clone(), plan.drain.clone(), BackOff::upstream(plan.restarts), configure);
     supervisor.run(requests.subscribe(), changes).await
 }
 

@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::process::lifecycle::LifecycleSender;
 use crate::relay::{self, Relay};
+use crate::requests::{AccessLogServer, RequestSeries};
 use crate::{dns, proxyless, sds, status};
 
 /// The tasks of all services.
@@ -52,7 +53,8 @@ pub(super) async fn open(
     services: &mut ServiceTasks,
 ) -> Result<()> {
     let names = watch::Sender::new(None);
-    if let Some(options) = status_options(plan, &names) {
+    let series = start_requests(plan, services)?;
+    if let Some(options) = status_options(plan, store, &names, series) {
         let server = status::StatusServer::bind(options, Arc::clone(&metrics), requests.clone()).await?;
         services.spawn(server.serve(services.stop.clone()));
     }
@@ -112,7 +114,21 @@ fn start_health(
     Some(receiver)
 }
 
-fn status_options(plan: &Plan, names: &relay::NameTableSender) -> Option<status::StatusOptions> {
+/// Receives Envoy's access log, if metrics are made from it.
+fn start_requests(plan: &Plan, services: &mut ServiceTasks) -> Result<Option<Arc<RequestSeries>>> {
+    let Some(requests) = &plan.requests else { return Ok(None) };
+    let series = Arc::new(RequestSeries::new(requests.own.clone(), requests.most_series));
+    let server = AccessLogServer::bind(&requests.socket, plan.peers.sds.clone(), Arc::clone(&series))?;
+    services.spawn(server.serve(services.stop.clone()));
+    Ok(Some(series))
+}
+
+fn status_options(
+    plan: &Plan,
+    store: &CertificateStore,
+    names: &relay::NameTableSender,
+    requests: Option<Arc<RequestSeries>>,
+) -> Option<status::StatusOptions> {
     let admin = (!plan.without_envoy).then_some(plan.drain.admin);
     let metrics = match plan.bootstrap_input.ports.prometheus {
         0 => admin,
@@ -129,6 +145,8 @@ fn status_options(plan: &Plan, names: &relay::NameTableSender) -> Option<status:
         local_metrics: metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|value| value == "true"),
         names: plan.dns.address.map(|_| names.subscribe()),
         no_certificates: plan.no_certificates,
+        requests,
+        certificate_failure: store.failures(),
         started: Instant::now(),
     })
 }

@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::accept::{self, MetricsFormat};
 use super::body::StatusBody;
-use super::fetch;
+use super::{StatusOptions, fetch};
 use crate::metrics::Metrics;
 
 /// Header with the scraper's timeout.
@@ -84,15 +84,15 @@ pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<ScrapeTarget>>
 
 /// The merged metrics of all sources.
 pub(super) async fn merged(
+    options: &StatusOptions,
     metrics: &Metrics,
-    envoy: Option<SocketAddr>,
     targets: &[ScrapeTarget],
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> (MetricsFormat, StatusBody) {
     metrics.scrapes.add();
     let mut page = StatusBody::default();
-    let from_envoy = match envoy {
+    let from_envoy = match options.envoy_metrics {
         None => None,
         Some(address) => {
             let path = query.map_or("/stats/prometheus".to_owned(), |query| format!("/stats/prometheus?{query}"));
@@ -107,6 +107,7 @@ pub(super) async fn merged(
     };
     let (format, bodies) = applications(metrics, targets, headers).await;
     page.push(metrics.text());
+    page.push(options.requests.as_ref().map(|requests| requests.text()).unwrap_or_default());
     if let Some((_, body)) = from_envoy {
         page.push_stream(body);
     }

@@ -23,6 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -35,10 +36,14 @@ use self::readiness::ReadinessCheck;
 use crate::dns::NameTableReceiver;
 use crate::metrics::Metrics;
 use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
+use crate::requests::RequestSeries;
 
 /// What a proxy without a source of certificates means; on the readiness page and in the log.
 pub(crate) const NO_CERTIFICATES_NOTE: &str = "traffic is plain text, and listeners for which a policy demands mutual TLS are \
                                         closed; mount certificates or use a TLS port of the control plane, then restart";
+
+/// Names of the workload's certificate and of its roots.
+const OWN_SECRETS: [&str; 2] = ["default", "ROOTCA"];
 
 /// Options of the status server.
 #[derive(Debug)]
@@ -60,6 +65,10 @@ pub struct StatusOptions {
     pub names: Option<NameTableReceiver>,
     /// The proxy has no source of certificates, which the readiness page says.
     pub no_certificates: bool,
+    /// Metrics made from Envoy's access log.
+    pub requests: Option<Arc<RequestSeries>>,
+    /// Why the workload has no certificates, if the last attempt to get them failed.
+    pub certificate_failure: watch::Receiver<Option<String>>,
     /// Start time of the agent.
     pub started: Instant,
 }
@@ -147,8 +156,7 @@ impl StatusState {
             "/metrics" | "/stats/prometheus" if foreign && self.options.local_metrics => forbidden(),
             "/metrics" | "/stats/prometheus" => {
                 let (query, headers) = (request.uri().query(), request.headers());
-                let (format, page) =
-                    merged(&self.metrics, self.options.envoy_metrics, &self.targets, query, headers).await;
+                let (format, page) = merged(&self.options, &self.metrics, &self.targets, query, headers).await;
                 typed(format.content_type(), page)
             }
             "/quitquitquit" | "/drain" | "/debug/ndsz" if foreign => forbidden(),
@@ -191,13 +199,28 @@ impl StatusState {
     }
 
     async fn check(&self) -> Result<()> {
-        if let Some(envoy) = &self.envoy {
-            envoy.check().await?;
+        if let Some(envoy) = &self.envoy
+            && let Err(error) = envoy.check().await
+        {
+            return Err(self.waiting(envoy, error).await);
         }
         if self.options.names.as_ref().is_some_and(|names| names.borrow().is_none()) {
             bail!("no name table received yet (DNS is captured)");
         }
         Ok(())
+    }
+
+    /// Adds the secrets that an Envoy waits for, and why it does not get them.
+    async fn waiting(&self, envoy: &ReadinessCheck, error: anyhow::Error) -> anyhow::Error {
+        let secrets = envoy.missing_secrets().await;
+        if secrets.is_empty() {
+            return error;
+        }
+        // The others are served by the control plane, or read from files.
+        let is_own = secrets.iter().any(|name| OWN_SECRETS.contains(&name.as_str()));
+        let reason = self.options.certificate_failure.borrow().clone().filter(|_| is_own);
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        error.context(format!("Envoy waits for the secrets {}{reason}", secrets.join(", ")))
     }
 
     fn command(&self, method: &Method, command: LifecycleRequest) -> Response<StatusBody> {

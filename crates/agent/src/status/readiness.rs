@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use super::fetch;
 
@@ -21,6 +22,9 @@ const STATS: &str = "/stats?usedonly&filter=%5E(server%5C.state%7Clistener_manag
 
 /// Connections to the control plane that failed because of the names in its certificate; printed only if above 0.
 const WRONG_NAMES: &str = "/stats?usedonly&filter=%5Ecluster%5C.xds-grpc.*%5C.ssl%5C.fail_verify_san%24";
+
+/// Secrets that Envoy has asked for and not received.
+const MISSING_SECRETS: &str = "/config_dump?resource=dynamic_warming_secrets";
 
 /// Checks Envoy through its admin port.
 #[derive(Debug)]
@@ -57,11 +61,28 @@ impl ReadinessCheck {
         evaluate(&fetch::get(self.admin, STATS, TIMEOUT, LIMIT).await?)
     }
 
+    /// Names of the secrets that Envoy waits for.
+    pub(super) async fn missing_secrets(&self) -> Vec<String> {
+        let page = fetch::get(self.admin, MISSING_SECRETS, TIMEOUT, LIMIT).await.unwrap_or_default();
+        secret_names(&page)
+    }
+
     /// True if Envoy, which connects to the control plane itself, rejected the names in its certificate.
     async fn rejects_control_plane(&self) -> bool {
         let stats = fetch::get(self.admin, WRONG_NAMES, TIMEOUT, LIMIT).await.unwrap_or_default();
         !stats.trim().is_empty()
     }
+}
+
+/// The names in a dump of secrets, sorted.
+fn secret_names(page: &str) -> Vec<String> {
+    let page: Value = serde_json::from_str(page).unwrap_or_default();
+    let configs = page["configs"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut names: Vec<String> =
+        configs.iter().filter_map(|config| Some(config["name"].as_str()?.to_owned())).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// Evaluates Envoy's stats.

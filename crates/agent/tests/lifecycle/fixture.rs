@@ -35,6 +35,8 @@ pub(crate) struct AgentSetup<'a> {
     /// Envoy's admin port; a free one if 0.
     pub(crate) admin: u16,
     pub(crate) configured_by: ConfiguredBy,
+    /// The proxy's role.
+    pub(crate) role: &'a str,
     /// Working directory; the test's own if empty.
     pub(crate) work_folder: PathBuf,
 }
@@ -58,6 +60,7 @@ impl Default for AgentSetup<'_> {
             env: &[],
             admin: 0,
             configured_by: ConfiguredBy::Flags,
+            role: "sidecar",
             work_folder: PathBuf::new(),
         }
     }
@@ -140,9 +143,10 @@ impl Agent {
 
 fn flags(setup: &AgentSetup<'_>, folder: &Path, admin: u16, status: u16) -> String {
     format!(
-        "proxy sidecar --ip 127.0.0.1 --id client-1.outside --domain outside.svc.cluster.local \
+        "proxy {} --ip 127.0.0.1 --id client-1.outside --domain outside.svc.cluster.local \
          --serviceCluster client --discoveryAddress {} --configPath {} --binaryPath {} --proxyAdminPort {admin} \
          --statusPort {status} --concurrency 1 --controlPlaneAuthPolicy NONE",
+        setup.role,
         setup.discovery,
         folder.join("proxy").display(),
         setup.binary.display(),

@@ -6,6 +6,7 @@ mod control_plane_tls;
 mod crashes;
 mod fixture;
 mod hot_restart;
+mod ingress;
 mod load;
 mod no_certificates;
 mod rotation;

@@ -34,6 +34,8 @@ fn options() -> StatusOptions {
         local_metrics: false,
         names: None,
         no_certificates: false,
+        requests: None,
+        certificate_failure: watch::channel(None).1,
         started: Instant::now(),
     }
 }

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::RemoteService;
 use api::istio::networking::v1alpha3::connection_pool_settings::tcp_settings::TcpKeepalive;
+use model::proxy::REQUEST_METRICS_CLUSTER;
 use serde_json::{Map, Value, json};
 
 use super::super::families::Families;
@@ -11,6 +12,7 @@ use super::super::tls::{self, HttpVersion, transport_socket};
 use super::super::tracers::Collector;
 use super::super::{BootstrapInput, Xds, XdsSecurity, socket_address};
 use super::address;
+use crate::settings::discovery_addresses;
 
 pub(super) const METRICS_SERVICE: &str = "envoy_metrics_service";
 pub(super) const LOCAL: &str = "local_cluster";
@@ -24,6 +26,7 @@ pub(super) fn all(input: &BootstrapInput, families: Families, collector: Option<
         pipe("sds-grpc", &input.sds_socket),
     ];
     clusters.extend(input.sds_files_socket.iter().map(|path| pipe("sds-files-grpc", path)));
+    clusters.extend(input.access_log_socket.iter().map(|path| pipe(REQUEST_METRICS_CLUSTER, path)));
     clusters.push(xds(input, families)?);
     clusters.extend(collector.map(|collector| tracer(collector, families)));
     let remote = |name, address: &str, service| remote(name, address, service, input, families);
@@ -108,7 +111,10 @@ fn xds(input: &BootstrapInput, families: Families) -> Result<Value> {
         Xds::Relay(path) => return Ok(cluster("xds-grpc", "STATIC", "1s", json!({"pipe": {"path": path}}), more)),
         Xds::Direct(security) => *security,
     };
-    let target = socket_address("discovery", &input.config.discovery_address, None)?;
+    let targets =
+        discovery_addresses(&input.config).into_iter().map(|address| socket_address("discovery", address, None));
+    let mut targets = targets.collect::<Result<Vec<Value>>>()?.into_iter();
+    let target = targets.next().context("could not find a discovery address")?;
     // Without the relay Envoy itself must detect a dead connection.
     let ping = json!({"connection_keepalive": {"interval": "30s", "timeout": "10s"}});
     more["typed_extension_protocol_options"] = protocol(ping);
@@ -118,7 +124,12 @@ fn xds(input: &BootstrapInput, families: Families) -> Result<Value> {
         let host = target["address"].as_str().context("could not find the host of the discovery address")?;
         more["transport_socket"] = tls::own(host, &input.control_plane_names);
     }
-    Ok(cluster("xds-grpc", "STRICT_DNS", "10s", json!({"socket_address": target}), more))
+    let mut made = cluster("xds-grpc", "STRICT_DNS", "10s", json!({"socket_address": target}), more);
+    let others = targets.map(|other| json!({"endpoint": {"address": {"socket_address": other}}}));
+    if let Some(endpoints) = made["load_assignment"]["endpoints"][0]["lb_endpoints"].as_array_mut() {
+        endpoints.extend(others);
+    }
+    Ok(made)
 }
 
 fn by_name(families: Families) -> Map<String, Value> {

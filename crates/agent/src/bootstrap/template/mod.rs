@@ -13,6 +13,7 @@ use super::generate::{max_connections, runtime, seconds};
 use super::stats::StatsSettings;
 use super::tracers::collector;
 use super::{AdsApiType, BootstrapInput, socket_address};
+use crate::settings::discovery_addresses;
 
 /// Renders a template.
 pub fn render(text: &str, input: &BootstrapInput) -> Result<String> {
@@ -49,7 +50,8 @@ fn identity(input: &BootstrapInput) -> Value {
 fn places(input: &BootstrapInput) -> Result<Value> {
     let families = Families::of(&input.ips, input.features.dual_stack);
     let (additional_localhost, additional_wildcard) = families.additional.unzip();
-    let discovery = &input.config.discovery_address;
+    // Templates know one address.
+    let discovery = discovery_addresses(&input.config).first().copied().unwrap_or_default();
     let host = discovery.split(':').next().unwrap_or_default();
     Ok(json!({
         "localhost": families.localhost,
@@ -143,7 +145,7 @@ fn go_config(input: &BootstrapInput) -> Value {
         "ProxyAdminPort": config.proxy_admin_port,
         "StatusPort": config.status_port,
         "Concurrency": config.concurrency.unwrap_or_default(),
-        "DiscoveryAddress": config.discovery_address,
+        "DiscoveryAddress": discovery_addresses(config).first(),
         "StatsdUdpAddress": config.statsd_udp_address,
         "ControlPlaneAuthPolicy": config.control_plane_auth_policy,
         "AvailabilityZone": config.availability_zone,

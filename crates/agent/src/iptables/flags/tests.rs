@@ -54,6 +54,14 @@ fn chain(options: &IptablesOptions, family: IpFamily, table: &str, chain: &str) 
 }
 
 #[test]
+fn arguments_of_an_injected_init_container_are_accepted() {
+    let arguments = "-p 15001 -z 15006 -u 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 \
+        --log_output_level=default:info --log_as_json --log_target stdout";
+    let of = |arguments: &str| rule::restore(&rules(&read(arguments, &[]).unwrap(), IpFamily::V4));
+    assert_eq!(of(arguments), of("-p 15001 -z 15006 -u 1337 -i * -b * -d 15090,15021,15020"));
+}
+
+#[test]
 fn flag_wins_over_environment_and_environment_over_default() {
     let environment = [("INBOUND_CAPTURE_PORT", "16006"), ("ENVOY_PORT", "16001"), ("PROXY_UID", "1,2")];
     let options = read("-z 17006", &environment).unwrap();
