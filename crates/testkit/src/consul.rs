@@ -87,6 +87,10 @@ impl Consul {
         Consul { process, args, http, token: None, _folder: folder }
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.http
+    }
+
     pub fn url(&self) -> String {
         format!("http://{}", self.http)
     }
@@ -117,6 +121,14 @@ impl Consul {
             let reply = client::get(self.http, "consul", "/v1/status/leader").await?;
             let is_led = reply.status.is_success() && reply.json().as_str().is_some_and(|leader| !leader.is_empty());
             if is_led { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
+        })
+        .await;
+    }
+
+    /// Waits until it has replayed its log: a consistent read sees everything that was ever written.
+    pub async fn replayed(&self) {
+        wait::until("a consistent read of Consul", async || {
+            Ok(self.call(Method::GET, "/v1/catalog/services?consistent", None).await?)
         })
         .await;
     }

@@ -158,6 +158,13 @@ impl EtcdCluster {
         self.request(number, "/v3/kv/put", json!({"key": encoded(key), "value": encoded(value)})).await;
     }
 
+    /// Deletes a key, or all keys with this prefix if it ends with a slash.
+    pub async fn delete(&self, number: usize, key: &str) {
+        let encoded = |text: &str| BASE64_STANDARD.encode(text);
+        let end = key.strip_suffix('/').map(|folder| encoded(&format!("{folder}0")));
+        self.request(number, "/v3/kv/deleterange", json!({"key": encoded(key), "range_end": end})).await;
+    }
+
     /// Requires a user and a password from now on.
     pub async fn require_user(&self, number: usize, password: &str) {
         let calls = [

@@ -30,6 +30,7 @@ use crate::tls::TlsClient;
 
 /// A running proxy; stopped on drop.
 pub struct FaultyProxy {
+    address: SocketAddr,
     state: Arc<FaultyState>,
     kubeconfig: PathBuf,
     _folder: TempDir,
@@ -89,7 +90,11 @@ impl FaultyProxy {
         let kubeconfig = folder.path().join("kubeconfig");
         fs::write(&kubeconfig, text(address, token)).unwrap_or_else(|e| panic!("could not write a kubeconfig: {e}"));
         let accepting = tokio::spawn(serve(listener, state.clone())).abort_handle();
-        FaultyProxy { state, kubeconfig, _folder: folder, accepting }
+        FaultyProxy { address, state, kubeconfig, _folder: folder, accepting }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Kubeconfig for clients of the proxy.

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::certificates::Authority;
 use crate::error::ReplyError;
 use crate::faulty::FaultyProxy;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::tls::TlsClient;
 use crate::{client, ports, servers, wait};
 
@@ -37,7 +37,7 @@ pub struct ApiServer {
     folder: TempDir,
     /// Address of etcd.
     store: SocketAddr,
-    _etcd: Process,
+    etcd: Process,
 }
 
 /// A custom kind: group, versions (the first is stored), kind, plural, and whether it is namespaced.
@@ -87,7 +87,7 @@ impl ApiServer {
         ];
         let tls = TlsClient::new(&authority, None, &["http/1.1"]);
         let mut server =
-            ApiServer { process: None, args, address, tls, kubeconfig, folder, store: store_address, _etcd: etcd };
+            ApiServer { process: None, args, address, tls, kubeconfig, folder, store: store_address, etcd };
         server.resume().await;
         let hidden = json!({"metadata": {"annotations": {"networking.istio.io/exportTo": "~"}}});
         wait::until("the Service of the API server", async || {
@@ -129,6 +129,16 @@ impl ApiServer {
     /// Kills the API server; etcd keeps running.
     pub fn stop(&mut self) {
         self.process = None;
+    }
+
+    /// Stops etcd without ending it: the API server answers nothing that needs its store.
+    pub fn pause_store(&self) {
+        process::signal(self.etcd.id(), "STOP");
+    }
+
+    /// Lets etcd go on.
+    pub fn resume_store(&self) {
+        process::signal(self.etcd.id(), "CONT");
     }
 
     /// Restarts the API server at the same address.
@@ -189,6 +199,17 @@ impl ApiServer {
         }
     }
 
+    /// Defines kinds again, some of which may exist.
+    pub async fn define_missing(&self, kinds: &[CrdSpec<'_>]) {
+        let list = self.get(DEFINITIONS).await.unwrap_or_else(|e| panic!("could not list definitions: {e}"));
+        let exists = |kind: &CrdSpec<'_>| {
+            let name = format!("{}.{}", kind.3, kind.0);
+            list["items"].as_array().is_some_and(|items| items.iter().any(|item| item["metadata"]["name"] == name))
+        };
+        let missing: Vec<CrdSpec<'_>> = kinds.iter().filter(|kind| !exists(kind)).copied().collect();
+        self.define(&missing).await;
+    }
+
     /// Defines kinds with open schemas and waits until they are served.
     pub async fn define(&self, kinds: &[CrdSpec<'_>]) {
         for kind in kinds {
@@ -231,6 +252,12 @@ impl ApiServer {
             Ok(send(&self.tls, self.address, Method::GET, "/readyz", "", String::new()).await.map(drop)?)
         })
         .await;
+    }
+
+    /// Resident memory of the server and of its etcd, in KiB.
+    pub fn memory_kib(&self) -> [u64; 2] {
+        let of_server = self.process.as_ref().and_then(Process::memory_kib);
+        [of_server, self.etcd.memory_kib()].map(Option::unwrap_or_default)
     }
 
     /// A folder for files that live as long as the server.

@@ -162,7 +162,7 @@ fn addresses(service: usize, change: Option<u32>) -> impl Iterator<Item = String
     })
 }
 
-fn service_entry(service: usize, change: Option<u32>) -> String {
+pub(crate) fn service_entry(service: usize, change: Option<u32>) -> String {
     let mut text = format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: s{service}, namespace: {}}}\nspec:\n  \
          hosts: [{}]\n  addresses: [{}]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  ports:\n  \
@@ -179,7 +179,7 @@ fn service_entry(service: usize, change: Option<u32>) -> String {
 }
 
 /// Metadata that an API server sets.
-fn metadata(namespace: Option<&str>, name: &str) -> Value {
+pub(crate) fn metadata(namespace: Option<&str>, name: &str) -> Value {
     let uid = format!("00000000-0000-4000-8000-{:012x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) >> 16);
     let mut metadata = json!({"name": name, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1});
     if let Some(namespace) = namespace {
@@ -188,7 +188,7 @@ fn metadata(namespace: Option<&str>, name: &str) -> Value {
     metadata
 }
 
-fn namespace_object(number: usize) -> (String, Value) {
+pub(crate) fn namespace_object(number: usize) -> (String, Value) {
     let name = format!("ns{number}");
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata(None, &name),
         "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
@@ -218,7 +218,7 @@ fn slice_object(service: usize, change: Option<u32>) -> (String, Value) {
     (format!("endpointslices/{here}/{name}"), object)
 }
 
-fn virtual_service(service: usize, change: usize) -> Value {
+pub(crate) fn virtual_service(service: usize, change: usize) -> Value {
     let host = host(service);
     json!({"apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
         "metadata": metadata(Some(&namespace(service)), &format!("s{service}")),

@@ -58,7 +58,8 @@ impl Profile {
     }
 }
 
-fn node(kind: &str, number: usize, app: &str) -> Node {
+/// The node of a proxy with its own address.
+pub(crate) fn node(kind: &str, number: usize, app: &str) -> Node {
     let namespace = format!("ns{}", number % NAMESPACES);
     let ip = format!("10.{}.{}.{}", 200 + number / 62_500, number / 250 % 250, number % 250 + 1);
     let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
@@ -276,11 +277,16 @@ fn route_names(listeners: &[Resource]) -> Arc<BTreeSet<String>> {
     if let Some(known) = DECODED.lock().get(&key) {
         return known.clone();
     }
-    let names = bodies().flat_map(|body| routes_of(&Listener::decode(&**body).unwrap_or_default())).collect();
+    let names = bodies().flat_map(|body| route_names_in(body)).collect();
     DECODED.lock().entry(key).or_insert(Arc::new(names)).clone()
 }
 
-fn routes_of(listener: &Listener) -> Vec<String> {
+/// The route tables that an encoded listener refers to.
+pub(crate) fn route_names_in(body: &[u8]) -> Vec<String> {
+    routes_of(&Listener::decode(body).unwrap_or_default())
+}
+
+pub(crate) fn routes_of(listener: &Listener) -> Vec<String> {
     let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
     let configs = chains.flat_map(|chain| &chain.filters).filter_map(|filter| match &filter.config_type {
         Some(ConfigType::TypedConfig(any)) if any.type_url.ends_with("HttpConnectionManager") => Some(&any.value),
