@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use cli::args::{Logging, Version, duration};
 use cli::flags;
 use sources::registry::flags::{FlagKind, RegistryFlag};
@@ -33,6 +34,8 @@ pub enum DiscoveryCommand {
     /// Work with the configuration API
     #[command(subcommand)]
     ConfigApi(ConfigApiCommand),
+    /// Print each flag and environment variable with its value and where that comes from
+    Settings(SettingsFlags),
     /// Make an HTTP request to a running discovery service's debug port
     Request(RequestFlags),
     /// Print the version
@@ -45,6 +48,23 @@ pub struct CrdsFlags {
     /// Print those of the kinds of old Istio releases instead, such as RouteRule, Policy and ServiceRole
     #[arg(long)]
     pub legacy: bool,
+}
+
+/// Flags of `pilot-discovery settings`.
+#[derive(Clone, Debug, Args)]
+pub struct SettingsFlags {
+    /// Flags as they are given to `discovery`; a running server shows its own at /debug/settings
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub flags: Vec<String>,
+}
+
+/// A flag of `discovery` with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlagValue {
+    pub name: String,
+    pub value: String,
+    /// Whether it was given.
+    pub is_given: bool,
 }
 
 /// Values of `--registerCRDs`.
@@ -186,6 +206,10 @@ pub struct DiscoveryFlags {
     /// Flags that were removed before parsing; logged once the log is started.
     #[arg(skip)]
     pub ignored_flags: flags::IgnoredFlags,
+
+    /// All flags with their values, by name.
+    #[arg(skip)]
+    pub values: Vec<FlagValue>,
 }
 
 /// An alias, alone or in upstream's form `ALIAS=CLUSTER`.
@@ -352,13 +376,37 @@ impl Cli {
     pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
         let command = Cli::command();
         let (args, ignored_flags) = flags::split_ignored(&command, "discovery", WITHOUT_EFFECT, args);
-        let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
+        let definition = command.find_subcommand("discovery").cloned();
+        let matches = command.try_get_matches_from(args)?;
+        let mut cli = Cli::from_arg_matches(&matches)?;
         if let DiscoveryCommand::Discovery(discovery) = &mut cli.command {
             discovery.ignored_flags = ignored_flags;
+            discovery.values = definition
+                .zip(matches.subcommand_matches("discovery"))
+                .map(|(d, m)| flag_values(&d, m))
+                .unwrap_or_default();
             discovery.registries.retain(|name| !name.is_empty());
         }
         Ok(cli)
     }
+}
+
+fn flag_values(definition: &Command, matches: &ArgMatches) -> Vec<FlagValue> {
+    let flags = definition.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag.get_id().as_str())));
+    let value = |id: &str| {
+        let given = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
+        given.map(|text| text.to_string_lossy().into_owned()).collect::<Vec<_>>().join(",")
+    };
+    let mut values: Vec<FlagValue> = flags
+        .filter(|(name, _)| *name != "help")
+        .map(|(name, id)| FlagValue {
+            name: name.to_owned(),
+            value: value(id),
+            is_given: matches.value_source(id) == Some(ValueSource::CommandLine),
+        })
+        .collect();
+    values.sort_by(|a, b| a.name.cmp(&b.name));
+    values
 }
 
 #[cfg(test)]

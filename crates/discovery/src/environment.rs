@@ -7,6 +7,22 @@ use tracing::warn;
 /// Reads environment variables. Tests pass a closure instead of changing the process environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Variables that are read and are not settings of the mesh.
+pub(crate) const PROCESS_VARIABLES: &[&str] = &[
+    "CLUSTER_ID",
+    "HOME",
+    "HOSTNAME",
+    "KUBECONFIG",
+    "KUBERNETES_SERVICE_HOST",
+    "NOTIFY_SOCKET",
+    "PILOTAGE_ANALYSIS",
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "REVISION",
+    "RUST_LOG",
+    "WATCHDOG_USEC",
+];
+
 /// Variables with these prefixes that are not settings of the mesh.
 const OTHER_VARIABLES: &[&str] = &["PILOTAGE_ANALYSIS", "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS"];
 /// Variables of the tests, the demo and the build.

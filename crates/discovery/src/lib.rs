@@ -7,6 +7,7 @@ pub mod args;
 mod client_runtime;
 pub mod config_api;
 mod connections;
+pub mod effective_settings;
 pub mod environment;
 pub mod file_descriptors;
 mod flags;
@@ -27,3 +28,5 @@ mod stores;
 pub mod tls;
 mod trust;
 mod webhook;
+
+pub use webhook::validation_answer;

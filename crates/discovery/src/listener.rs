@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::server::TcpConnectInfo;
 use tower::{Service, ServiceExt, service_fn};
 use tracing::{debug, error, info};
-use xds::CloseConnection;
+use xds::{CloseConnection, WhenWoken};
 
 use crate::connections::{ConnectionSlot, Connections, CountedBody, Deadlines, TcpConnection};
 use crate::tls::{Certificates, ClientCertificates, TlsConnection};
@@ -294,11 +294,17 @@ where
             None => std::future::pending().await,
         }
     };
+    let must_close = async {
+        tokio::select! {
+            () = open.expired(&deadlines) => true,
+            () = is_old => false,
+            () = stop.cancelled() => false,
+        }
+    };
     tokio::select! {
+        biased;
         ended = connection.as_mut() => return ended,
-        () = open.expired(&deadlines) => return Ok(()),
-        () = is_old => {}
-        () = stop.cancelled() => {}
+        must_close = WhenWoken::new(must_close) => if must_close { return Ok(()) },
     }
     connection.as_mut().graceful_shutdown();
     match timeout(GRACE, connection).await {

@@ -11,7 +11,7 @@ use cli::log;
 use cli::scopes::Scopes;
 use discovery::args::{Cli, ConfigApiCommand, DiscoveryCommand, DiscoveryFlags};
 use discovery::config_api;
-use discovery::{environment, file_descriptors, request, startup};
+use discovery::{effective_settings, environment, file_descriptors, request, startup};
 use model::config::definition;
 use serde_json::Value;
 use tracing::error;
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         DiscoveryCommand::ConfigApi(ConfigApiCommand::Kubeconfig(flags)) => {
             config_api::kubeconfig(&flags).and_then(|text| print(text.trim_end()))
         }
+        DiscoveryCommand::Settings(flags) => print_settings(flags.flags),
         DiscoveryCommand::Request(request) => send_request(&request),
         DiscoveryCommand::Version(args) => print(&args.text()),
     };
@@ -66,6 +67,13 @@ fn discovery(args: &DiscoveryFlags) -> Result<()> {
     runtime.shutdown_background();
     // Printed to standard error too, but operators read the log.
     run.inspect_err(|failure| error!("{failure:#}"))
+}
+
+/// The settings of a server with these flags and this environment.
+fn print_settings(flags: Vec<String>) -> Result<()> {
+    let line = ["pilot-discovery", "discovery"].map(str::to_owned).into_iter().chain(flags);
+    let DiscoveryCommand::Discovery(args) = Cli::read(line)?.command else { return Ok(()) };
+    print(&effective_settings::table(&effective_settings::settings(&args, &|name: &str| std::env::var(name).ok())))
 }
 
 fn send_request(args: &discovery::args::RequestFlags) -> Result<()> {

@@ -12,7 +12,7 @@ use model::change::{Batch, Change};
 use model::config::Kind;
 use model::problem::{Problem, Severity, Subject};
 use model::snapshot::{Delta, Snapshot};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::family::Family;
@@ -77,6 +77,30 @@ const INIT_SECONDS: [f64; 6] = [0.01, 0.1, 0.5, 1.0, 3.0, 5.0];
 const ROUND_SECONDS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
 const SIZES: [f64; 6] = [1.0, 10e3, 1e6, 4e6, 10e6, 40e6];
 
+/// Number, sum and maximum of times since they were last taken.
+#[derive(Debug, Default)]
+pub(crate) struct RecentTimes {
+    count: AtomicU64,
+    micros: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl RecentTimes {
+    pub(crate) fn add(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        self.longest.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    /// Number, mean and maximum in milliseconds; begins again.
+    pub(crate) fn take(&self) -> (u64, f64, f64) {
+        let [count, micros, longest] =
+            [&self.count, &self.micros, &self.longest].map(|of| of.swap(0, Ordering::Relaxed));
+        (count, micros as f64 / count.max(1) as f64 / 1000.0, longest as f64 / 1000.0)
+    }
+}
+
 /// All recorded metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -98,8 +122,23 @@ pub struct Metrics {
     refused_streams: Counters<TypeLabel>,
     internal_errors: PlainCounter,
     rejected_configs: Counters<ConfigLabels>,
+    /// Times since the last sample: until clients were sent a change, and until they acknowledged it.
+    pub(crate) recent_sends: RecentTimes,
+    pub(crate) recent_acknowledgements: RecentTimes,
     /// Objects with their own time series in `rejected_configs`.
     rejected_names: Mutex<BTreeSet<(String, String)>>,
+    /// Metrics of responses by type, found without computing labels.
+    responses: RwLock<Vec<(TypeUrl, ResponseMetrics)>>,
+    /// `round_time` of phase "send".
+    send_round: Histogram,
+}
+
+/// Metrics of the responses of one type.
+#[derive(Clone, Debug)]
+struct ResponseMetrics {
+    pushes: PlainCounter,
+    size: Histogram,
+    time: Histogram,
 }
 
 /// Number of objects with their own time series; further ones share one.
@@ -108,6 +147,8 @@ const MOST_REJECTED: usize = 1000;
 impl Default for Metrics {
     fn default() -> Metrics {
         let timings = |edges: fn() -> Histogram| Histograms::new_with_constructor(edges);
+        let round_time = Histograms::new_with_constructor(|| Histogram::new(ROUND_SECONDS));
+        let send_round = round_time.get_or_create(&PhaseLabel { phase: "send" }).clone();
         let mut metrics = Metrics {
             registry: Registry::default(),
             pushes: Family::default(),
@@ -118,7 +159,9 @@ impl Default for Metrics {
             convergence_time: Histogram::new(PROXY_SECONDS),
             debounce_time: Histogram::new(PUSH_SECONDS),
             init_time: Histogram::new(INIT_SECONDS),
-            round_time: Histograms::new_with_constructor(|| Histogram::new(ROUND_SECONDS)),
+            round_time,
+            send_round,
+            responses: RwLock::default(),
             triggers: Family::default(),
             inbound_updates: Family::default(),
             config_events: Family::default(),
@@ -127,6 +170,8 @@ impl Default for Metrics {
             refused_streams: Family::default(),
             internal_errors: PlainCounter::default(),
             rejected_configs: Family::default(),
+            recent_sends: RecentTimes::default(),
+            recent_acknowledgements: RecentTimes::default(),
             rejected_names: Mutex::default(),
         };
         metrics.register();
@@ -174,12 +219,28 @@ impl Metrics {
 
     /// Records a response that was sent, and how long it took to make.
     pub fn sent(&self, kind: &TypeUrl, bytes: usize, took: Option<Duration>) {
-        self.pushes.get_or_create(&of_type(kind)).add(1);
-        let whole = if is_known(kind) { kind.as_str() } else { OTHER };
-        self.send_size.get_or_create(&TypeLabel { r#type: whole.to_owned() }).observe(bytes as f64);
+        let known = self.responses.read().iter().find(|(of, _)| of == kind).map(|(_, metrics)| metrics.clone());
+        let metrics = known.unwrap_or_else(|| self.responses_of(kind));
+        metrics.pushes.add(1);
+        metrics.size.observe(bytes as f64);
         if let Some(took) = took {
-            self.push_time.get_or_create(&of_type(kind)).observe(took.as_secs_f64());
+            metrics.time.observe(took.as_secs_f64());
         }
+    }
+
+    fn responses_of(&self, kind: &TypeUrl) -> ResponseMetrics {
+        let is_known = is_known(kind);
+        let whole = if is_known { kind.as_str() } else { OTHER };
+        let metrics = ResponseMetrics {
+            pushes: self.pushes.get_or_create(&of_type(kind)).clone(),
+            size: self.send_size.get_or_create(&TypeLabel { r#type: whole.to_owned() }).clone(),
+            time: self.push_time.get_or_create(&of_type(kind)).clone(),
+        };
+        // Clients choose unknown types, so these are not kept.
+        if is_known {
+            self.responses.write().push((kind.clone(), metrics.clone()));
+        }
+        metrics
     }
 
     /// Records a NACK.
@@ -240,8 +301,9 @@ impl Metrics {
 
     /// Records how long after its publication a change is completely sent to a client.
     pub fn converged(&self, after: Duration) {
+        self.recent_sends.add(after);
         self.convergence_time.observe(after.as_secs_f64());
-        self.round_time.get_or_create(&PhaseLabel { phase: "send" }).observe(after.as_secs_f64());
+        self.send_round.observe(after.as_secs_f64());
     }
 
     /// Records batches received from sources.

@@ -2,12 +2,12 @@
 //! socket, where the permissions of the file decide.
 
 use std::convert::Infallible;
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use configapi::http::{ApiBody, ApiService};
 use configapi::users::Caller;
 use http::{Request, Response};
@@ -60,15 +60,35 @@ pub(crate) struct UnixSocket {
     path: PathBuf,
 }
 
+/// Binds a socket in a new folder that only the owner may enter, and moves it to its path when its mode is set: at no
+/// moment can another user connect.
+fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Short: the path of a socket may have 107 bytes.
+    let folder = parent.join(format!(".{}", std::process::id()));
+    let inner = folder.join("s");
+    // A run that was killed may have left them, and in a container all runs have one process id.
+    let clean = || (fs::remove_file(&inner), fs::remove_dir(&folder));
+    let _ = clean();
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    let bound = (|| {
+        let listener = UnixListener::bind(&inner)?;
+        fs::set_permissions(&inner, fs::Permissions::from_mode(0o600))?;
+        fs::rename(&inner, path)?;
+        Ok(listener)
+    })();
+    let _ = clean();
+    bound
+}
+
 impl UnixSocket {
     /// Binds a path that only the owner may use. A socket of an earlier run is replaced.
     pub(crate) fn bind(path: PathBuf) -> Result<UnixSocket> {
         let failed = || format!("could not listen on {} for the configuration API", path.display());
-        if fs::symlink_metadata(&path).is_ok_and(|known| known.file_type().is_socket()) {
-            fs::remove_file(&path).with_context(failed)?;
+        if fs::symlink_metadata(&path).is_ok_and(|known| !known.file_type().is_socket()) {
+            bail!("could not listen on {} for the configuration API: it is not a socket", path.display());
         }
-        let listener = UnixListener::bind(&path).with_context(failed)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(failed)?;
+        let listener = bind_private(&path).with_context(failed)?;
         info!(path = %path.display(), "configuration API listening");
         Ok(UnixSocket { listener, path })
     }
@@ -105,5 +125,54 @@ impl UnixSocket {
         connections.wait().await;
         // It may be gone already.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::UnixSocket;
+
+    /// A thread looks at the path and its folder all the time while sockets are made.
+    #[tokio::test]
+    async fn the_socket_is_private_at_every_moment() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config.sock");
+        let (watched, stop) = (folder.path().to_owned(), tokio_util::sync::CancellationToken::new());
+        let ended = stop.clone();
+        let watcher = std::thread::spawn(move || {
+            let (mut looks, mut open) = (0, Vec::new());
+            while !ended.is_cancelled() {
+                for entry in fs::read_dir(&watched).expect("the folder").filter_map(Result::ok) {
+                    // It may be gone already.
+                    let Ok(known) = fs::symlink_metadata(entry.path()) else { continue };
+                    looks += 1;
+                    if known.mode() & 0o077 != 0 {
+                        open.push(format!("{} {:o}", entry.path().display(), known.permissions().mode()));
+                    }
+                }
+            }
+            (looks, open)
+        });
+        for _ in 0..200 {
+            drop(UnixSocket::bind(path.clone()).expect("a socket"));
+        }
+        stop.cancel();
+        let (looks, open) = watcher.join().expect("the watcher");
+        assert!(looks > 0 && open.is_empty(), "{looks} looks: {open:?}");
+        let left: Vec<_> = fs::read_dir(folder.path()).expect("the folder").filter_map(Result::ok).collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config.sock");
+        fs::write(&path, "text").expect("a file");
+        let error = UnixSocket::bind(path.clone()).err().expect("refused");
+        assert!(format!("{error:#}").contains("config.sock"), "{error:#}");
+        assert_eq!(fs::read_to_string(&path).expect("the file"), "text");
     }
 }

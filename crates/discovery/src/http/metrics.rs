@@ -170,6 +170,11 @@ impl CurrentValues {
         counters(encoder, "pilot_jwks_resolver_network_fetch_success_total", help, &[(&[], fetched as f64)])?;
         let help = "Fetches of JSON Web Key Sets that failed";
         counters(encoder, "pilot_jwks_resolver_network_fetch_fail_total", help, &[(&[], failed as f64)])?;
+        let (services, endpoints) =
+            reports.iter().map(|r| r.counts.without_pod).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        gauge(encoder, "endpoint_no_pod", "Services with endpoints whose pod is not known", services as f64)?;
+        let help = "Endpoints whose pod is not known; they are sent when it is";
+        gauge(encoder, "pilot_k8s_endpoints_pending_pod", help, endpoints as f64)?;
         self.clusters(encoder, &reports)
     }
 

@@ -3,6 +3,7 @@
 //! pages that are not read yet.
 
 mod api;
+mod console;
 mod controlz;
 mod debug;
 mod guard;
@@ -15,6 +16,7 @@ mod response;
 mod samples;
 mod shared;
 mod slashes;
+mod stats;
 mod unread;
 
 use std::sync::{Arc, Weak};
@@ -35,10 +37,13 @@ use sources::health::SourceHealth;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::effective_settings::EffectiveSetting;
 use crate::serve::session::ControlPlane;
+use api::{EventHub, PlanTurn};
 pub(crate) use guard::AllowedHosts;
 use response::{Layout, PageResponse, RenderedPage};
 use shared::SharedPage;
+use stats::Stats;
 use unread::{NoRoom, UnreadPages};
 
 /// Pages made at the same time. A dump of a large mesh needs memory.
@@ -62,12 +67,21 @@ struct PagesInner {
     registration: SharedPage,
     metrics: SharedPage,
     hosts: AllowedHosts,
+    settings: Vec<EffectiveSetting>,
     /// Metrics that are computed on request.
     current: Registry,
+    stats: Stats,
+    events: EventHub,
+    plans: PlanTurn,
 }
 
 impl Pages {
-    pub(crate) fn new(pilot: Arc<ControlPlane>, hosts: AllowedHosts, stop: CancellationToken) -> Pages {
+    pub(crate) fn new(
+        pilot: Arc<ControlPlane>,
+        hosts: AllowedHosts,
+        settings: Vec<EffectiveSetting>,
+        stop: CancellationToken,
+    ) -> Pages {
         let current = metrics::current(pilot.clone());
         Pages(Arc::new(PagesInner {
             pilot,
@@ -77,7 +91,11 @@ impl Pages {
             registration: SharedPage::new("application/json", REGISTRATION_BYTES),
             metrics: SharedPage::new(metrics::FORMAT, METRICS_BYTES),
             hosts,
+            settings,
             current,
+            stats: Stats::default(),
+            events: EventHub::default(),
+            plans: PlanTurn::default(),
         }))
     }
 
@@ -88,6 +106,11 @@ impl Pages {
             let pages = pages.upgrade()?;
             debug::resources(&pages, kind).map(Arc::new)
         });
+    }
+
+    /// Takes figures for the console until the server stops.
+    pub(crate) fn sample(&self) {
+        tokio::spawn(stats::follow(self.downgrade(), self.0.stop.clone()));
     }
 
     fn downgrade(&self) -> WeakPages {
@@ -101,6 +124,10 @@ impl Pages {
     /// The health of every source.
     fn sources(&self) -> Vec<SourceHealth> {
         self.0.pilot.sources().healths()
+    }
+
+    fn settings(&self) -> &[EffectiveSetting] {
+        &self.0.settings
     }
 
     fn current(&self) -> &Registry {
@@ -175,7 +202,7 @@ pub(crate) fn webhook_router(pages: &Pages, webhooks: Router) -> Router {
         .merge(webhooks)
 }
 
-/// Port 15014: metrics, the version, debug pages, what pilotctl asks.
+/// Port 15014: metrics, the version, debug pages, what pilotctl asks, the console.
 pub(crate) fn monitoring_router(pages: &Pages) -> Router {
     let router = Router::new()
         .route("/metrics", get(metrics::page))
@@ -185,6 +212,7 @@ pub(crate) fn monitoring_router(pages: &Pages) -> Router {
         .merge(guarded(api::router(), pages))
         .fallback(nothing_here)
         .layer(middleware::map_response(guard::security_headers))
+        .merge(guarded(console::router(), pages))
         .with_state(pages.clone());
     slashes::joined(router)
 }

@@ -11,10 +11,33 @@ use prometheus_client::metrics::MetricType;
 
 use super::samples::gauge;
 
-pub(super) fn metrics(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+/// CPU time and memory so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ProcessUsage {
+    pub(super) cpu_seconds: f64,
+    pub(super) resident_bytes: u64,
+}
+
+/// CPU time and memory of this process; zero if unknown.
+pub(super) fn usage() -> ProcessUsage {
+    let (ticks, page) = (setting(SysconfVar::CLK_TCK, 100.0), setting(SysconfVar::PAGE_SIZE, 4096.0));
+    match fields().get(10..=20).unwrap_or_default() {
+        [user, system, .., resident] => {
+            ProcessUsage { cpu_seconds: (user + system) / ticks, resident_bytes: (resident * page) as u64 }
+        }
+        _ => ProcessUsage::default(),
+    }
+}
+
+/// The fields of `/proc/self/stat` after the state.
+fn fields() -> Vec<f64> {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The process name is in parentheses and may contain spaces.
-    let fields: Vec<f64> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(1).map(number).collect();
+    stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(1).map(number).collect()
+}
+
+pub(super) fn metrics(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let fields = fields();
     let (ticks, page) = (setting(SysconfVar::CLK_TCK, 100.0), setting(SysconfVar::PAGE_SIZE, 4096.0));
     // Indexes count from the field after the state: user and system time, start time, virtual and resident size.
     if let [user, system, .., start, virtual_size, resident] = fields.get(10..=20).unwrap_or_default() {

@@ -27,7 +27,7 @@ use tonic::Status;
 
 pub(crate) use metrics::RegistrationMetrics;
 
-use store::EntryStore;
+use store::{EntryStore, MissingNamespace};
 use workload::{Health, RegisteredWorkload, WorkloadEvent};
 
 /// Requests to the API server per second, and the size of a burst.
@@ -48,8 +48,10 @@ pub(crate) struct ProvenAccount<'a> {
 
 /// What registration is started with.
 pub(crate) struct RegistrationStart {
-    /// `None` without Kubernetes: then entries exist in this server only.
+    /// Of Kubernetes.
     pub(crate) api_server: Option<Access>,
+    /// Used without Kubernetes. Without both, entries exist in this server only.
+    pub(crate) config_api: Option<Access>,
     pub(crate) changes: mpsc::Sender<Batch>,
     /// Returns the newest snapshot.
     pub(crate) snapshot: NewestSnapshot,
@@ -94,10 +96,13 @@ pub(crate) struct RegisteredStream {
 /// Starts registration.
 pub(crate) fn start(options: RegistrationStart, stop: &CancellationToken) -> Registrar {
     let knobs = &options.knobs;
-    let store = match &options.api_server {
-        Some(access) => EntryStore::kubernetes(access.with_own_rate_limit(RateLimit::of_flags(RATE, BURST))),
-        None => EntryStore::memory(options.changes),
+    let limited = |access: &Access| access.with_own_rate_limit(RateLimit::of_flags(RATE, BURST));
+    let store = match (&options.api_server, &options.config_api) {
+        (Some(access), _) => EntryStore::objects(limited(access), MissingNamespace::Deleted),
+        (None, Some(access)) => EntryStore::objects(limited(access), MissingNamespace::Made),
+        (None, None) => EntryStore::memory(options.changes),
     };
+    let is_shared = !matches!(store, EntryStore::Memory(_));
     let shared = Arc::new(Shared {
         store,
         snapshot: options.snapshot,
@@ -110,7 +115,7 @@ pub(crate) fn start(options: RegistrationStart, stop: &CancellationToken) -> Reg
         metrics: RegistrationMetrics::default(),
         stop: stop.clone(),
     });
-    if options.api_server.is_some() && knobs.auto_registration {
+    if is_shared && knobs.auto_registration {
         tokio::spawn(sweep::run(Arc::clone(&shared)));
     }
     Registrar { shared }

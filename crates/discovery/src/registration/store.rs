@@ -1,5 +1,5 @@
-//! Where WorkloadEntries of registered workloads are written: to the API server, or without Kubernetes into the snapshot
-//! of this server.
+//! Where WorkloadEntries of registered workloads are written: to the API server, without Kubernetes to the configuration
+//! API, or without both into the snapshot of this server.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,17 @@ use tokio::sync::{OnceCell, mpsc};
 
 /// The place of WorkloadEntries.
 pub(super) enum EntryStore {
-    Kubernetes { access: Access, client: OnceCell<WorkloadEntryObjects> },
+    Objects { access: Access, client: OnceCell<WorkloadEntryObjects>, missing: MissingNamespace },
     Memory(MemoryEntries),
+}
+
+/// What happens if the namespace of an entry does not exist in the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MissingNamespace {
+    /// It was deleted, and the entry with it.
+    Deleted,
+    /// It is made: the group of the workload may come from another store, such as files.
+    Made,
 }
 
 /// Entries of this server, as documents.
@@ -26,8 +35,8 @@ pub(super) struct MemoryEntries {
 }
 
 impl EntryStore {
-    pub(super) fn kubernetes(access: Access) -> EntryStore {
-        EntryStore::Kubernetes { access, client: OnceCell::new() }
+    pub(super) fn objects(access: Access, missing: MissingNamespace) -> EntryStore {
+        EntryStore::Objects { access, client: OnceCell::new(), missing }
     }
 
     pub(super) fn memory(changes: mpsc::Sender<Batch>) -> EntryStore {
@@ -37,7 +46,7 @@ impl EntryStore {
     /// `None` if there is no such entry.
     pub(super) async fn get(&self, key: &Key) -> Result<Option<StoredEntry>, TrustRequestError> {
         match self {
-            EntryStore::Kubernetes { access, client } => {
+            EntryStore::Objects { access, client, .. } => {
                 connected(client, access).await?.get(key.namespace.as_str(), &key.name).await
             }
             EntryStore::Memory(memory) => Ok(memory.get(key)),
@@ -51,8 +60,12 @@ impl EntryStore {
         document: Value,
     ) -> Result<WriteResult, TrustRequestError> {
         match self {
-            EntryStore::Kubernetes { access, client } => {
-                connected(client, access).await?.create(key.namespace.as_str(), &group.name, document).await
+            EntryStore::Objects { access, client, missing } => {
+                let (client, namespace) = (connected(client, access).await?, key.namespace.as_str());
+                if *missing == MissingNamespace::Made {
+                    client.make_namespace(namespace).await?;
+                }
+                client.create(namespace, &group.name, document).await
             }
             EntryStore::Memory(memory) => memory.write(key, 0, document).await,
         }
@@ -66,7 +79,7 @@ impl EntryStore {
         annotations: &[(&str, Option<&str>)],
     ) -> Result<WriteResult, TrustRequestError> {
         match self {
-            EntryStore::Kubernetes { access, client } => {
+            EntryStore::Objects { access, client, .. } => {
                 let client = connected(client, access).await?;
                 client.annotate(key.namespace.as_str(), &key.name, version, annotations).await
             }
@@ -89,7 +102,7 @@ impl EntryStore {
         conditions: &[Value],
     ) -> Result<WriteResult, TrustRequestError> {
         match self {
-            EntryStore::Kubernetes { access, client } => {
+            EntryStore::Objects { access, client, .. } => {
                 let client = connected(client, access).await?;
                 client.write_conditions(key.namespace.as_str(), &key.name, version, conditions).await
             }
@@ -101,7 +114,7 @@ impl EntryStore {
 
     pub(super) async fn delete(&self, key: &Key, version: &str) -> Result<WriteResult, TrustRequestError> {
         match self {
-            EntryStore::Kubernetes { access, client } => {
+            EntryStore::Objects { access, client, .. } => {
                 connected(client, access).await?.delete(key.namespace.as_str(), &key.name, version).await
             }
             EntryStore::Memory(memory) => memory.delete(key, version).await,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use api::{TypeUrl, Version};
 use model::printable::clipped;
@@ -34,6 +34,18 @@ pub struct Connection {
     pub number: u64,
     types: Mutex<BTreeMap<TypeUrl, Watched>>,
     cut: Mutex<Option<Arc<RenderedView>>>,
+    holding: Mutex<HoldingState>,
+}
+
+/// Up to which snapshot a client has everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HoldingState {
+    /// The last snapshot of which the client had answered everything.
+    pub number: u64,
+    /// Since when nothing is under way; `None` while the client has to answer.
+    pub since: Option<Instant>,
+    /// A response was sent since `number` was reached.
+    is_sent: bool,
 }
 
 /// The state of one type on one stream.
@@ -67,6 +79,9 @@ pub struct Answer {
 pub struct Refusal {
     pub answer: Answer,
     pub code: i32,
+    /// The snapshot whose resources were rejected.
+    pub number: u64,
+    pub at: SystemTime,
     /// The beginning of the client's message.
     pub message: String,
 }
@@ -101,10 +116,11 @@ impl Watched {
     }
 
     /// Records a rejected response.
-    pub fn refuse(&mut self, answer: Answer, code: i32, message: &str) {
+    pub fn refuse(&mut self, answer: Answer, number: u64, code: i32, message: &str) {
         // Codes unknown to gRPC are counted together.
         *self.refusals.entry(tonic::Code::from_i32(code) as i32).or_default() += 1;
-        self.refused = Some(Refusal { answer, code, message: clipped(message, LONGEST_MESSAGE).to_owned() });
+        let message = clipped(message, LONGEST_MESSAGE).to_owned();
+        self.refused = Some(Refusal { answer, code, number, at: SystemTime::now(), message });
     }
 }
 
@@ -120,6 +136,7 @@ impl Clients {
             number,
             types: Mutex::default(),
             cut: Mutex::default(),
+            holding: Mutex::default(),
         });
         self.connected.lock().insert(number, connection.clone());
         connection
@@ -138,6 +155,11 @@ impl Clients {
     /// Whether any client watches this type.
     pub fn watch(&self, kind: &TypeUrl) -> bool {
         self.all().iter().any(|connection| connection.types.lock().contains_key(kind))
+    }
+
+    /// Number of streams.
+    pub fn count(&self) -> usize {
+        self.connected.lock().len()
     }
 
     /// All streams, oldest first.
@@ -171,6 +193,28 @@ impl Connection {
     /// Updates the state of one type.
     pub fn note(&self, kind: &TypeUrl, change: impl FnOnce(&mut Watched)) {
         change(self.types.lock().entry(kind.clone()).or_default());
+    }
+
+    /// Up to which snapshot the client has everything.
+    pub fn holding(&self) -> HoldingState {
+        *self.holding.lock()
+    }
+
+    /// A response was sent, which the client has to answer.
+    pub(crate) fn sent_response(&self) {
+        let mut holding = self.holding.lock();
+        (holding.since, holding.is_sent) = (None, true);
+    }
+
+    /// The client has answered everything of this snapshot. Returns whether that took a response.
+    pub(crate) fn settled(&self, number: u64) -> bool {
+        let mut holding = self.holding.lock();
+        let is_sent = std::mem::take(&mut holding.is_sent);
+        if holding.since.is_none() {
+            holding.since = Some(Instant::now());
+        }
+        holding.number = number;
+        is_sent
     }
 
     /// Records the view that this client is served.

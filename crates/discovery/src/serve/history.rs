@@ -43,7 +43,7 @@ struct Step {
 
 /// An earlier object. Encoded it needs a twentieth of the memory, and its size is known.
 #[derive(Clone, Debug)]
-enum Former {
+pub(crate) enum Former {
     /// It did not exist, as most objects of a first list.
     Absent,
     Encoded(Arc<(Arc<Meta>, Box<[u8]>)>),
@@ -165,7 +165,7 @@ impl Steps {
 }
 
 impl Former {
-    fn of(object: Option<&Object>) -> Former {
+    pub(crate) fn of(object: Option<&Object>) -> Former {
         let Some(object) = object else { return Former::Absent };
         match object.spec.encode() {
             Some(bytes) => Former::Encoded(Arc::new((object.meta.clone(), bytes.into()))),
@@ -173,7 +173,7 @@ impl Former {
         }
     }
 
-    fn object(&self, kind: Kind) -> Option<Object> {
+    pub(crate) fn object(&self, kind: Kind) -> Option<Object> {
         match self {
             Former::Absent => None,
             Former::Encoded(encoded) => {
@@ -185,7 +185,7 @@ impl Former {
     }
 
     /// Approximate bytes in memory.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         /// Memory of parsed objects as a multiple of their JSON.
         const PARSED: usize = 8;
         let own = size_of::<(Key, Former)>();

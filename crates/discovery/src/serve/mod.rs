@@ -2,8 +2,10 @@
 //! them once per class of clients; `session` connects a view to the protocol; `clients` lists connected clients;
 //! `turns` divides computing time between namespaces; `bounded` and `excess` apply limits; `quarantine` keeps
 //! rejected objects (`pins`) and resources from a client. Back to sources go fetch requests (`fetch_requests`), settings
-//! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects; `findings`
-//! publishes likely mistakes; `housekeeping` frees memory.
+//! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects that a
+//! client may still reject, `journal` the last changes for people who look back, `planned` compares
+//! what clients are served in two snapshots; `findings` publishes likely mistakes, `waiting` Envoys that wait for secrets;
+//! `housekeeping` frees memory.
 
 pub(crate) mod bounded;
 mod by_name;
@@ -15,10 +17,12 @@ pub mod fetch_requests;
 pub(crate) mod findings;
 pub mod history;
 pub(crate) mod housekeeping;
+pub mod journal;
 pub(crate) mod layers;
 pub(crate) mod mcp;
 pub(crate) mod mesh;
 pub mod pins;
+pub(crate) mod planned;
 mod proxyless;
 mod push_timer;
 pub mod quarantine;
@@ -32,3 +36,4 @@ pub(crate) mod statuses;
 mod tables;
 mod turns;
 pub mod views;
+pub(crate) mod waiting;

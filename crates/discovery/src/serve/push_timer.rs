@@ -63,6 +63,11 @@ impl PushTimer {
         self.metrics.delivered(took);
     }
 
+    /// The client has acknowledged everything of a change that was published at that time.
+    pub(crate) fn acknowledged(&self, published: SystemTime) {
+        self.metrics.recent_acknowledgements.add(since(published));
+    }
+
     pub(crate) fn refused(&self, kind: &TypeUrl) {
         self.metrics.refused(kind);
     }

@@ -83,6 +83,11 @@ impl Origin {
         self.0.lock().1.clone()
     }
 
+    /// Whether a view differs from that of the set in endpoints only.
+    fn has_view_like(&self, view: &View) -> bool {
+        view.is_same_but_endpoints(&self.0.lock().1)
+    }
+
     fn view_and_source(&self) -> (Arc<View>, Source) {
         let newest = self.0.lock();
         (newest.1.clone(), newest.2.clone())
@@ -188,7 +193,7 @@ impl RenderedView {
         if *kind == TypeUrl::ENDPOINT {
             // At most a few assignments have to be renewed.
             return self.is_quick(&TypeUrl::CLUSTER)
-                && self.view.is_same_but_endpoints(&before.origin.view())
+                && before.origin.has_view_like(&self.view)
                 && self.request().is_some_and(|request| request.is_next_to(before.number));
         }
         let holds = self.may_take_over(before);
@@ -219,7 +224,7 @@ impl RenderedView {
     /// Whether a set of an earlier snapshot is valid for this one.
     fn may_take_over(&self, before: &MadeSet) -> bool {
         let Some(request) = self.request() else { return false };
-        self.view.is_same_but_endpoints(&before.origin.view())
+        before.origin.has_view_like(&self.view)
             && before.parts.hold(request)
             && before.by_name.as_ref().is_none_or(|by_name| by_name.holds(request))
     }
@@ -281,7 +286,7 @@ impl RenderedView {
     }
 
     fn endpoints(&self, before: Option<&MadeSet>) -> MadeSet {
-        let known = before.filter(|before| self.view.is_same_but_endpoints(&before.origin.view()));
+        let known = before.filter(|before| before.origin.has_view_like(&self.view));
         let made: Vec<(u128, Arc<Entry<EndpointLayer>>, ServedEndpoints)> = self
             .cluster_parts()
             .iter()
@@ -372,7 +377,7 @@ impl RenderedView {
     }
 
     fn by_name(&self, kind: TypeUrl) -> ByName {
-        let View { proxy, settings, .. } = &*self.view;
+        let (proxy, settings) = (&self.view.proxy, &self.view.settings);
         ByName::new(kind, proxy.unrecorded().namespace.clone(), settings.clone(), self.excess.clone())
     }
 

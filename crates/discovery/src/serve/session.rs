@@ -24,6 +24,7 @@ use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection, Watched};
 use crate::serve::configs::Configs;
 use crate::serve::history::Follower;
+use crate::serve::journal::Journal;
 use crate::serve::proxyless;
 use crate::serve::push_timer::PushTimer;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
@@ -252,6 +253,7 @@ impl Control for ControlPlane {
             quarantine,
             follower,
             timer,
+            journal: self.world.journal().clone(),
             refuser,
             payer,
             may_have_secrets,
@@ -314,6 +316,7 @@ pub struct Session {
     /// Keeps earlier versions of objects that this client may still reject.
     follower: Follower,
     timer: PushTimer,
+    journal: Arc<Journal>,
     refuser: Refuser,
     /// The account for searches after its rejections.
     payer: Payer,
@@ -362,6 +365,7 @@ impl Client for Session {
             }
         };
         let is_changed = tokio::select! {
+            biased;
             changed = snapshots.changed() => changed.is_ok(),
             true = bundle => true,
         };
@@ -445,6 +449,7 @@ impl Client for Session {
             }),
             Event::Sent { kind, nonce, version, bytes, .. } => {
                 self.timer.sent(kind, bytes);
+                self.connection.sent_response();
                 if self.cut.set(kind).is_some() {
                     self.quarantine.sent(kind, self.cut.number);
                 }
@@ -477,7 +482,14 @@ impl Client for Session {
                 self.quarantine.refused(kind);
                 self.timer.refused(kind);
                 let answer = Answer { nonce: nonce.to_owned(), version };
-                self.connection.note(kind, |w| w.refuse(answer, code, message));
+                let number = self.cut.number;
+                self.connection.note(kind, |w| w.refuse(answer, number, code, message));
+            }
+            Event::Settled => {
+                if self.connection.settled(self.cut.number) {
+                    self.journal.acknowledged(self.cut.number, &self.connection.proxy.id);
+                    self.timer.acknowledged(self.published.at);
+                }
             }
             Event::Stale { kind, .. } => self.timer.expired(kind),
             Event::Health { error } => self.registered.iter().for_each(|registered| registered.report(error)),

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
 use crate::serve::history::History;
+use crate::serve::journal::{AppliedChange, Journal};
 use crate::serve::round::RoundTime;
 
 /// Deltas kept: clients that are at most this many snapshots behind advance by differences.
@@ -72,15 +73,18 @@ impl PublishedSnapshot {
         }
     }
 
-    /// All changes since an earlier snapshot; `None` if they are no longer known.
+    /// All changes since an earlier snapshot in one; `None` if they are no longer known.
     pub fn since(&self, earlier: u64) -> Option<Delta> {
+        let mut all = Delta::default();
+        self.deltas_since(earlier)?.for_each(|delta| all.merge(delta.clone()));
+        Some(all)
+    }
+
+    /// The changes since an earlier snapshot, the earliest first; `None` if they are no longer known.
+    pub(crate) fn deltas_since(&self, earlier: u64) -> Option<impl Iterator<Item = &Delta> + Clone> {
         let steps = usize::try_from(self.number.checked_sub(earlier)?).ok()?;
         let first = self.deltas.len().checked_sub(steps)?;
-        let mut all = Delta::default();
-        for delta in self.deltas.iter().skip(first) {
-            all.merge(Delta::clone(delta));
-        }
-        Some(all)
+        Some(self.deltas.range(first..).map(|delta| &**delta))
     }
 
     /// Whether a proxy's own addresses affect its config: a service without an address may have a listener for each
@@ -105,6 +109,7 @@ pub struct SnapshotWriter {
     snapshots: watch::Receiver<Arc<PublishedSnapshot>>,
     metrics: Arc<Metrics>,
     round: Arc<RoundTime>,
+    journal: Arc<Journal>,
 }
 
 impl SnapshotWriter {
@@ -113,15 +118,20 @@ impl SnapshotWriter {
         let first = PublishedSnapshot::empty(settings);
         let (changes, incoming) = mpsc::channel(1024);
         let (publish, snapshots) = watch::channel(Arc::new(first));
-        let (recorded, round) = (metrics.clone(), Arc::<RoundTime>::default());
-        let measured = round.clone();
+        let (round, journal) = (Arc::<RoundTime>::default(), Arc::<Journal>::default());
+        let records = Records { metrics: metrics.clone(), round: round.clone(), journal: journal.clone() };
         tokio::spawn(async move {
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = write(incoming, publish, recorded, measured) => {}
+                () = write(incoming, publish, records) => {}
             }
         });
-        SnapshotWriter { changes, snapshots, metrics, round }
+        SnapshotWriter { changes, snapshots, metrics, round, journal }
+    }
+
+    /// The last changes, and which clients have them.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
     }
 
     /// Records how long it takes to send clients a change.
@@ -150,12 +160,15 @@ impl SnapshotWriter {
     }
 }
 
-async fn write(
-    mut incoming: mpsc::Receiver<Batch>,
-    publish: watch::Sender<Arc<PublishedSnapshot>>,
+/// Where the writer records what it does.
+#[derive(Clone)]
+struct Records {
     metrics: Arc<Metrics>,
     round: Arc<RoundTime>,
-) {
+    journal: Arc<Journal>,
+}
+
+async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<PublishedSnapshot>>, records: Records) {
     let publish = Arc::new(publish);
     let mut gathered = None;
     loop {
@@ -171,9 +184,9 @@ async fn write(
             batches.push(more);
         }
         let begun = Instant::now();
-        metrics.received(&batches);
+        records.metrics.received(&batches);
         // Large objects take long to join, and the threads that serve connections must not wait for it.
-        let (publisher, recorder) = (publish.clone(), metrics.clone());
+        let (publisher, recorder) = (publish.clone(), records.clone());
         let applied = tokio::task::spawn_blocking(move || apply(batches, arrived, &publisher, &recorder));
         if let Err(failed) = applied.await {
             match failed.try_into_panic() {
@@ -182,7 +195,7 @@ async fn write(
                 Err(_) => return,
             }
         }
-        let took = (begun.elapsed() * 2).max(round.take() * GATHER_ROUNDS);
+        let took = (begun.elapsed() * 2).max(records.round.take() * GATHER_ROUNDS);
         let pause = gathering(took, &publish.borrow().snapshot.settings.knobs);
         gathered = first_of(&mut incoming, pause).await;
     }
@@ -204,9 +217,11 @@ fn gathering(took: Duration, knobs: &Knobs) -> Duration {
     took.clamp(GATHER, GATHER_AT_MOST).min(Duration::from_millis(bound))
 }
 
-fn apply(batches: Vec<Batch>, arrived: Instant, publish: &watch::Sender<Arc<PublishedSnapshot>>, metrics: &Metrics) {
+fn apply(batches: Vec<Batch>, arrived: Instant, publish: &watch::Sender<Arc<PublishedSnapshot>>, records: &Records) {
     let begun = Instant::now();
     let before = publish.borrow().clone();
+    let metrics = &records.metrics;
+    let sources: BTreeSet<SourceId> = batches.iter().map(|batch| batch.source.clone()).collect();
     let (snapshot, delta) = before.snapshot.apply(batches);
     metrics.applied(&before.snapshot, &snapshot, &delta, begun.elapsed(), arrived.elapsed());
     let newly_synced: Vec<_> = snapshot.synced.difference(&before.snapshot.synced).cloned().collect();
@@ -233,6 +248,14 @@ fn apply(batches: Vec<Batch>, arrived: Instant, publish: &watch::Sender<Arc<Publ
         let replaced = delta.objects.iter().map(|key| (key, before.snapshot.objects.get(key)));
         before.history.record(before.number + 1, replaced);
     }
+    records.journal.record(&AppliedChange {
+        number: before.number + 1,
+        before: &before.snapshot,
+        after: &snapshot,
+        delta: &delta,
+        sources: &sources,
+        synced: &newly_synced,
+    });
     publish.send_replace(Arc::new(before.next(snapshot, newly_synced.is_empty().then_some(delta))));
 }
 

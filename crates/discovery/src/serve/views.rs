@@ -74,25 +74,19 @@ impl Views {
     ) -> (Placement, Arc<RenderedView>) {
         let pins_key = if pins.is_empty() { 0 } else { fingerprint(pins) };
         let world = if pins.is_empty() { published.snapshot.clone() } else { self.pinned(published, pins_key, pins) };
-        let basis = Basis::of(&world, proxy);
-        let placement = match before.filter(|before| before.pins == pins_key && before.basis.is_same(&basis)) {
+        let placement = match before.filter(|before| before.pins == pins_key && before.basis.holds_in(&world, proxy)) {
             Some(Placement { class, inbound, .. }) => {
+                let basis = Basis::of(&world, proxy);
                 Placement { class: class.clone(), inbound: inbound.clone(), pins: pins_key, basis }
             }
-            None => self.placed(published, &world, proxy, pins_key, basis),
+            None => self.placed(published, &world, proxy, pins_key),
         };
         let cut = placement.class.advance(published, &world, &placement, &self.layers);
         (placement, cut)
     }
 
-    fn placed(
-        &self,
-        published: &PublishedSnapshot,
-        world: &Snapshot,
-        proxy: &Proxy,
-        pins: u128,
-        basis: Basis,
-    ) -> Placement {
+    fn placed(&self, published: &PublishedSnapshot, world: &Snapshot, proxy: &Proxy, pins: u128) -> Placement {
+        let basis = Basis::of(world, proxy);
         let proxy = identity::resolved(world, proxy);
         let inbound = Hashed::new(inbound::targets(world, &proxy));
         let class = class_of(&proxy, published);
@@ -113,11 +107,10 @@ impl Views {
         if placement.pins != 0 || !before.view.renews_quickly(world) {
             return None;
         }
-        let basis = Basis::of(world, proxy);
-        if !placement.basis.is_same(&basis) {
+        if !placement.basis.holds_in(world, proxy) {
             return None;
         }
-        placement.basis = basis;
+        placement.basis.endpoints = world.endpoints.clone();
         Some(placement.class.advance(published, world, placement, &self.layers))
     }
 
@@ -177,6 +170,7 @@ impl Views {
         };
         if now == 0 {
             self.layers.renderings.clear();
+            self.layers.scopes.clear();
         } else if now < before {
             self.layers.renderings.sweep();
         }
@@ -287,8 +281,6 @@ struct Basis {
 impl Basis {
     fn of(world: &Snapshot, proxy: &Proxy) -> Basis {
         let Snapshot { settings, services, objects, extensions, sidecars, endpoints, .. } = world;
-        let here = proxy.ips.iter().flat_map(|ip| endpoints.at(&ip.to_string()));
-        let here: Vec<_> = here.map(|key| (key, endpoints.address_of(key))).collect();
         Basis {
             settings: settings.clone(),
             services: services.clone(),
@@ -296,20 +288,29 @@ impl Basis {
             extensions: extensions.clone(),
             sidecars: sidecars.clone(),
             workload: identity::workload(world, proxy).cloned(),
-            at_addresses: fingerprint(&here),
+            at_addresses: endpoints_at(endpoints, proxy),
             endpoints: endpoints.clone(),
         }
     }
 
-    fn is_same(&self, other: &Basis) -> bool {
-        Arc::ptr_eq(&self.settings, &other.settings)
-            && Arc::ptr_eq(&self.services, &other.services)
-            && Arc::ptr_eq(&self.objects, &other.objects)
-            && Arc::ptr_eq(&self.extensions, &other.extensions)
-            && Arc::ptr_eq(&self.sidecars, &other.sidecars)
-            && self.workload.as_ref().map(Arc::as_ptr) == other.workload.as_ref().map(Arc::as_ptr)
-            && (Arc::ptr_eq(&self.endpoints, &other.endpoints) || self.at_addresses == other.at_addresses)
+    /// Whether everything is the same in another snapshot.
+    fn holds_in(&self, world: &Snapshot, proxy: &Proxy) -> bool {
+        Arc::ptr_eq(&self.settings, &world.settings)
+            && Arc::ptr_eq(&self.services, &world.services)
+            && Arc::ptr_eq(&self.objects, &world.objects)
+            && Arc::ptr_eq(&self.extensions, &world.extensions)
+            && Arc::ptr_eq(&self.sidecars, &world.sidecars)
+            && self.workload.as_ref().map(Arc::as_ptr) == identity::workload(world, proxy).map(Arc::as_ptr)
+            && (Arc::ptr_eq(&self.endpoints, &world.endpoints)
+                || self.at_addresses == endpoints_at(&world.endpoints, proxy))
     }
+}
+
+/// The fingerprint of endpoints at a proxy's addresses.
+fn endpoints_at(endpoints: &Endpoints, proxy: &Proxy) -> u128 {
+    let here = proxy.ips.iter().flat_map(|ip| endpoints.at(&ip.to_string()));
+    let here: Vec<_> = here.map(|key| (key, endpoints.address_of(key))).collect();
+    fingerprint(&here)
 }
 
 /// Whether proxies of this kind are served.

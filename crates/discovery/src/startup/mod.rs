@@ -1,8 +1,10 @@
 //! Start-up and shutdown. `start` is a list of stages: the parameters of a stage are what it reads, its result is what
-//! later stages may use. `inputs` reads flags and files, `sources` starts sources, `ports` binds and serves ports.
+//! later stages may use. `inputs` reads flags and files, `sources` starts sources, `ports` binds and serves ports,
+//! `service_state` reports to systemd.
 
 mod inputs;
 mod ports;
+mod service_state;
 mod sources;
 
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use ::sources::source::SourceTask;
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::mesh_config::CertificateData;
 use cli::levels::LogLevels;
+use cli::systemd::ServiceManager;
 use cli::version;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -26,6 +29,7 @@ use xds::Budget;
 use crate::args::{DiscoveryFlags, RegisterCrds};
 use crate::client_runtime::ClientRuntime;
 use crate::config_api::{self, ConfigApi};
+use crate::effective_settings;
 use crate::environment::{Environment, Instance};
 use crate::grpc::{self, ChargedRoutes};
 use crate::http::{AllowedHosts, Pages};
@@ -35,7 +39,7 @@ use crate::managed_gateways::{self, ManagedGatewaysStart};
 use crate::registration::{self, RegistrationStart};
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
-use crate::serve::{findings, housekeeping};
+use crate::serve::{findings, housekeeping, waiting};
 use crate::trust::{self, RunningTrust, TrustStart};
 use crate::webhook::{self, WebhookStart, Webhooks};
 use inputs::StartupInputs;
@@ -71,7 +75,13 @@ struct StopTokens {
 pub async fn run(args: &DiscoveryFlags, environment: Environment<'_>, levels: LogLevels) -> Result<()> {
     let mut signals = StopSignals::new()?;
     let server = start(args, environment, Some(levels)).await?;
+    let manager = ServiceManager::new(environment("NOTIFY_SOCKET").as_deref(), environment("WATCHDOG_USEC").as_deref());
+    let manager = Arc::new(manager);
+    if manager.is_connected() {
+        tokio::spawn(service_state::report(manager.clone(), server.pilot.clone()));
+    }
     signals.next().await;
+    manager.stopping();
     info!(timeout = ?args.shutdown_duration, "stopping: waiting for clients to disconnect");
     tokio::select! {
         () = server.stop(args.shutdown_duration) => info!("stopped"),
@@ -132,6 +142,7 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let snapshots = pilot.world().snapshots();
     let registration = RegistrationStart {
         api_server: inputs.kubernetes_registry(),
+        config_api: config_api.as_ref().map(ConfigApi::access),
         changes: pilot.world().changes(),
         snapshot: Box::new(move || Arc::clone(&snapshots.borrow().snapshot)),
         controller: instance.name.clone().unwrap_or_else(|| instance.namespace().to_owned()),
@@ -150,9 +161,10 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let webhooks = start_webhooks(args, &instance, environment, &inputs, &pilot, injector, &stop.sources);
     pilot.webhook_metrics = webhooks.as_ref().map(|webhooks| webhooks.metrics.clone());
     let pilot = housekeeping::started(pilot);
+    tokio::spawn(waiting::follow(pilot.clone(), stop.sources.clone()));
     let clients = ClientRuntime::start()?;
     let routes = grpc_routes(args, &instance, &pilot, &stop.clients);
-    let pages = pages(args, &instance, &pilot, &stop.clients);
+    let pages = pages(args, &instance, environment, &pilot, &stop.clients);
     let (certificates, service) = match trust {
         Some(running) => (running.certificates, running.service),
         None => (None, None),
@@ -300,10 +312,18 @@ fn grpc_routes(
     grpc::routes(pilot.clone(), identifier, budget, stop.clone())
 }
 
-fn pages(args: &DiscoveryFlags, instance: &Instance, pilot: &Arc<ControlPlane>, stop: &CancellationToken) -> Pages {
+fn pages(
+    args: &DiscoveryFlags,
+    instance: &Instance,
+    environment: Environment<'_>,
+    pilot: &Arc<ControlPlane>,
+    stop: &CancellationToken,
+) -> Pages {
     let hosts = AllowedHosts::new(instance.namespace(), &args.domain, &args.debug_hosts);
-    let pages = Pages::new(pilot.clone(), hosts, stop.clone());
+    let settings = effective_settings::settings(args, environment);
+    let pages = Pages::new(pilot.clone(), hosts, settings, stop.clone());
     pages.serve_over_xds();
+    pages.sample();
     pages
 }
 

@@ -1,8 +1,10 @@
 //! Workload certificates of a signer of the cluster instead of the own CA (`EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API`): the CSR is
-//! checked and passed on. The own CA still issues this server's certificate.
+//! checked and passed on. The own CA still issues this server's certificate. Clients may authenticate with certificates of
+//! the signer: its roots are trusted like those of the own CA.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::istio::mesh::v1alpha1::mesh_config::CertificateData;
 use api::istio::mesh::v1alpha1::mesh_config::certificate_data::CertificateData as Content;
@@ -11,14 +13,22 @@ use sources::kubernetes::signing_requests::{SigningError, SigningRequest};
 use sources::kubernetes::trust_objects::{TrustObjects, TrustRequestError};
 use thiserror::Error;
 use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
 use trust::authority::leads_to_root;
 use trust::bundle::RootBundle;
 use trust::certificate::{Certificate, CertificateError};
+
+use super::Trust;
 
 /// Value of `EXTERNAL_CA` that selects this signer.
 pub(super) const EXTERNAL_CA: &str = "ISTIOD_RA_KUBERNETES_API";
 /// Roots of the signer, if the file exists.
 const ROOTS: &str = "./etc/external-ca-cert/root-cert.pem";
+/// Roots of signers that are trusted at the same time.
+const MAX_ROOTS: usize = 100;
+/// How often configured roots are read again.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Reads `caCertificates` of the mesh config.
 pub(crate) type CaCertificatesReader = Arc<dyn Fn() -> Vec<CertificateData> + Send + Sync>;
@@ -53,6 +63,7 @@ pub(super) struct KubernetesSigner {
     /// Domain of signers that requests name; may be empty.
     pub(super) domain: String,
     pub(super) ca_certificates: CaCertificatesReader,
+    pub(super) trust: Arc<Trust>,
 }
 
 /// A checked request.
@@ -77,7 +88,40 @@ impl KubernetesSigner {
         let chain =
             Certificate::all_from_pem(&text).map_err(|error| SignerError::Certificate(signer.clone(), error))?;
         let roots = self.roots(&signer, &chain).ok_or_else(|| SignerError::NoRoots(signer.clone()))?;
-        response(&request, chain, &roots).ok_or(SignerError::Unusable(signer))
+        let response = response(&request, chain, &roots).ok_or(SignerError::Unusable(signer))?;
+        self.trust_clients_of(&roots);
+        Ok(response)
+    }
+
+    /// Keeps configured roots among those that client certificates are verified with, until cancelled.
+    pub(super) async fn follow_roots(self: Arc<Self>, stop: CancellationToken) {
+        let follow = async {
+            loop {
+                if let Some(roots) = self.configured_roots(|signer| self.may_use(signer)) {
+                    self.trust_clients_of(&roots);
+                }
+                tokio::time::sleep(READ_INTERVAL).await;
+            }
+        };
+        stop.run_until_cancelled(follow).await;
+    }
+
+    /// Roots are added only: certificates of a replaced root are valid until they end.
+    fn trust_clients_of(&self, roots: &RootBundle) {
+        self.trust.signer_roots.send_if_modified(|known| {
+            let all = known.with(roots);
+            let is_new = all != *known && all.roots().len() <= MAX_ROOTS;
+            if is_new {
+                info!(roots = all.roots().len(), "trusting client certificates of the cluster's signer");
+                *known = all;
+            }
+            is_new
+        });
+    }
+
+    fn may_use(&self, signer: &str) -> bool {
+        let is_of_domain = |domain: &str| !self.domain.is_empty() && domain == self.domain;
+        signer == self.default || signer.split_once('/').is_some_and(|(domain, _)| is_of_domain(domain))
     }
 
     fn name(&self, named: Option<&str>) -> Result<String, SignerError> {
@@ -94,18 +138,23 @@ impl KubernetesSigner {
 
     /// Roots of a file, else of the mesh config, else the self-signed end of the chain.
     fn roots(&self, signer: &str, chain: &[Certificate]) -> Option<RootBundle> {
+        let configured = self.configured_roots(|configured| configured == signer);
+        configured.or_else(|| Some(RootBundle::new([chain.last().filter(|last| last.is_self_issued())?.clone()])))
+    }
+
+    /// Roots of a file, else of the mesh config for signers that are selected.
+    fn configured_roots(&self, is_selected: impl Fn(&str) -> bool) -> Option<RootBundle> {
         if let Ok(text) = sources::disk::text(Path::new(ROOTS)) {
             return RootBundle::from_pem(&text).ok();
         }
         let of_signer =
-            (self.ca_certificates)().into_iter().filter(|entry| entry.cert_signers.iter().any(|s| s == signer));
+            (self.ca_certificates)().into_iter().filter(|entry| entry.cert_signers.iter().any(|s| is_selected(s)));
         let texts = of_signer.filter_map(|entry| match entry.certificate_data {
             Some(Content::Pem(text)) => Some(text),
             _ => None,
         });
         let configured = texts.filter_map(|text| RootBundle::from_pem(&text).ok());
-        let configured = configured.reduce(|all, more| all.with(&more));
-        configured.or_else(|| Some(RootBundle::new([chain.last().filter(|last| last.is_self_issued())?.clone()])))
+        configured.reduce(|all, more| all.with(&more))
     }
 }
 

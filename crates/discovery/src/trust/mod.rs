@@ -22,6 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Notify, watch};
 use trust::authority::SigningAuthority;
+use trust::bundle::RootBundle;
 use trust::certificate::Certificate;
 use trust::crl::RevocationLists;
 use trust::rotation::RotationStep;
@@ -52,6 +53,8 @@ pub(crate) struct Trust {
     state: watch::Sender<Option<Arc<TrustState>>>,
     /// This server's own certificate.
     own: watch::Sender<Option<Certificate>>,
+    /// Roots of the cluster's signers, if they issue the certificates of workloads.
+    signer_roots: watch::Sender<RootBundle>,
     rotation_requested: AtomicBool,
     wake: Notify,
     pub(crate) metrics: TrustMetrics,
@@ -63,6 +66,7 @@ impl Trust {
         Arc::new(Trust {
             state: watch::Sender::new(None),
             own: watch::Sender::new(None),
+            signer_roots: watch::Sender::new(RootBundle::default()),
             rotation_requested: AtomicBool::new(false),
             wake: Notify::new(),
             metrics: TrustMetrics::default(),

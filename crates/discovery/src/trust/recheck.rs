@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tracing::info;
 
-use super::authenticate::{AuthFailure, Authenticator, Caller, Credentials};
+use super::authenticate::{AuthFailure, Authenticator, Caller, Credentials, Freshness};
 use super::metrics::TrustMetrics;
 use super::unix_now;
 
@@ -48,7 +48,8 @@ impl std::fmt::Debug for CheckedCaller {
 
 impl StreamAuthentication {
     pub(crate) async fn authenticate(&self, credentials: Credentials) -> Result<CheckedCaller, Status> {
-        let caller = self.authenticator.authenticate(&credentials).await.map_err(|failure| refused(&failure))?;
+        let authenticated = self.authenticator.authenticate(&credentials, Freshness::Seconds).await;
+        let caller = authenticated.map_err(|failure| refused(&failure))?;
         Ok(CheckedCaller { caller, credentials, authentication: self.clone() })
     }
 }
@@ -79,9 +80,10 @@ impl CheckedCaller {
         }
     }
 
-    /// Until the next check: the end of the token or certificate, at most the interval with some jitter.
+    /// Until the next check: the end of the token or certificate, at most the interval with some jitter. The check itself
+    /// takes time, and must be finished within the interval.
     fn pause(&self, expires: Option<i64>) -> Duration {
-        let interval = self.authentication.interval.mul_f64(0.9 + 0.1 * fastrand::f64());
+        let interval = self.authentication.interval.mul_f64(0.8 + 0.1 * fastrand::f64());
         let left = expires.map(|end| Duration::from_secs(u64::try_from(end.saturating_sub(unix_now())).unwrap_or(0)));
         // One second later the token has surely expired by the clock of the API server.
         left.map_or(interval, |left| interval.min(left + Duration::from_secs(1)))
@@ -90,7 +92,7 @@ impl CheckedCaller {
     async fn check(&self) -> Result<Caller, AuthFailure> {
         let begun = Instant::now();
         loop {
-            match self.authentication.authenticator.authenticate(&self.credentials).await {
+            match self.authentication.authenticator.authenticate(&self.credentials, Freshness::Now).await {
                 Err(failure) if failure.is_unavailable && !failure.is_expired && begun.elapsed() < PATIENCE => {
                     tokio::time::sleep(RETRY).await;
                 }

@@ -25,7 +25,7 @@ use trust::issue::SubjectName;
 use trust::key::random_serial;
 use trust::wire::{CREATE_CERTIFICATE, IstioCertificateRequest, IstioCertificateResponse, SERVICE};
 
-use super::authenticate::{Authenticator, Caller, Credentials};
+use super::authenticate::{Authenticator, Caller, Credentials, Freshness};
 use super::kubernetes_signer::{KubernetesSigner, SignerRequest};
 use super::{Trust, unix_now};
 
@@ -50,7 +50,7 @@ struct ServiceInner {
     authenticator: Arc<Authenticator>,
     lifetimes: LeafLifetimes,
     /// Issues certificates instead of the own CA.
-    signer: Option<KubernetesSigner>,
+    signer: Option<Arc<KubernetesSigner>>,
     rates: Mutex<HashMap<String, (f64, Instant)>>,
 }
 
@@ -59,7 +59,7 @@ impl CertificateService {
         trust: Arc<Trust>,
         authenticator: Arc<Authenticator>,
         lifetimes: LeafLifetimes,
-        signer: Option<KubernetesSigner>,
+        signer: Option<Arc<KubernetesSigner>>,
     ) -> Self {
         let rates = Mutex::default();
         CertificateService { inner: Arc::new(ServiceInner { trust, authenticator, lifetimes, signer, rates }) }
@@ -96,7 +96,8 @@ impl ServiceInner {
         metrics.requests.add(1);
         let (head, body) = request.into_parts();
         let credentials = Credentials::new(&head.headers, &head.extensions);
-        let caller = self.authenticator.authenticate(&credentials).await.map_err(|failure| {
+        let authenticated = self.authenticator.authenticate(&credentials, Freshness::Seconds).await;
+        let caller = authenticated.map_err(|failure| {
             metrics.unauthenticated.add(1);
             debug!(reasons = failure.reasons.join("; "), "refused a request for a certificate");
             Status::unauthenticated("request authenticate failure")

@@ -1,5 +1,5 @@
 //! This server's own certificate: issued by the CA, renewed at half of its life and when the CA changes. Client
-//! certificates are verified with the CA's current roots.
+//! certificates are verified with the current roots of the CA and of the cluster's signers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,10 @@ pub(super) struct ServerCertificate {
 impl ServerCertificate {
     /// Keeps the TLS port supplied with a certificate until cancelled.
     pub(super) async fn run(self, trust: Arc<Trust>, certificates: Arc<Certificates>, stop: CancellationToken) {
-        let mut states = trust.subscribe();
+        let (mut states, mut signer_roots) = (trust.subscribe(), trust.signer_roots.subscribe());
         loop {
             let current = states.borrow_and_update().clone();
+            signer_roots.mark_unchanged();
             let pause = match current {
                 None => Duration::MAX,
                 Some(state) => match self.renew(&state, &trust, &certificates) {
@@ -46,6 +47,7 @@ impl ServerCertificate {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = states.changed() => if changed.is_err() { return },
+                changed = signer_roots.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -56,10 +58,11 @@ impl ServerCertificate {
         let authority = &state.authority;
         let now = unix_now();
         let (issued, key) = authority.issue_with_key(&self.names, self.lifetime, now, random_serial()?)?;
+        let roots = authority.roots().with(&trust.signer_roots.borrow());
         let own = OwnCertificate {
             chain: der_chain(&issued.certificate, authority.chain()),
             key: pem_der(&key)?,
-            roots: authority.roots().roots().iter().map(|root| root.der().to_vec()).collect(),
+            roots: roots.roots().iter().map(|root| root.der().to_vec()).collect(),
             revoked: state.revoked.as_ref().map(|revoked| revoked.lists().to_vec()).unwrap_or_default(),
             trust_domain: Arc::clone(&self.trust_domain),
         };

@@ -97,7 +97,10 @@ pub(crate) fn start(options: TrustStart<'_>, stop: &CancellationToken) -> Result
         || authenticator.rule.is_some()
         || authenticator.kubernetes.is_some() && options.given.is_some()
         || options.given.as_ref().is_some_and(|given| given.verifies_clients());
-    let signer = signer(&options)?;
+    let signer = signer(&options, &trust)?.map(Arc::new);
+    if let Some(signer) = &signer {
+        tokio::spawn(Arc::clone(signer).follow_roots(stop.clone()));
+    }
     let service = has_ca.then(|| {
         CertificateService::new(Arc::clone(&trust), Arc::clone(&authenticator), leaf_lifetimes(knobs), signer)
     });
@@ -186,7 +189,7 @@ fn authenticator(options: &TrustStart<'_>, trust: &Arc<Trust>, stop: &Cancellati
 }
 
 /// The signer of the cluster, if one is configured instead of the own CA.
-fn signer(options: &TrustStart<'_>) -> Result<Option<KubernetesSigner>> {
+fn signer(options: &TrustStart<'_>, trust: &Arc<Trust>) -> Result<Option<KubernetesSigner>> {
     let knobs = &options.settings.knobs;
     match &*knobs.external_ca {
         "" => Ok(None),
@@ -200,6 +203,7 @@ fn signer(options: &TrustStart<'_>) -> Result<Option<KubernetesSigner>> {
                 default: knobs.kubernetes_signer.to_string(),
                 domain: knobs.signer_domain.to_string(),
                 ca_certificates: Arc::clone(&options.signer_roots),
+                trust: Arc::clone(trust),
             }))
         }
         other => bail!("could not use EXTERNAL_CA={other}: expected {EXTERNAL_CA}"),

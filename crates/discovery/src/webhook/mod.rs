@@ -22,6 +22,11 @@ use injector::Injector;
 pub(crate) use metrics::WebhookMetrics;
 pub(crate) use server::router;
 
+/// The answer to a review of a configuration object, as JSON.
+pub fn validation_answer(body: &[u8]) -> String {
+    validate::review(body, &WebhookMetrics::default())
+}
+
 /// Returns the newest snapshot.
 pub(crate) type SnapshotReader = Arc<dyn Fn() -> Arc<Snapshot> + Send + Sync>;
 

@@ -73,8 +73,17 @@ pub(crate) async fn fetch(channel: Channel, kind: &TypeUrl, names: &[&str]) -> R
     Ok(response.resources.into_iter().flat_map(|resource| resource.value).collect())
 }
 
+/// Longest wait of an honest client. Without an attack it is about 10 ms on a quiet machine, but tests run on busy ones;
+/// the attacks made it minutes.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// The median wait under an attack, on a quiet machine.
+const PROMPT: Duration = Duration::from_millis(100);
+/// On a busy machine, the median under an attack compared with that after it.
+const SLOWER: u32 = 10;
+
 /// An honest client that connects again and again.
 pub(crate) struct Honest {
+    address: Arc<str>,
     stop: CancellationToken,
     task: JoinHandle<Vec<Duration>>,
 }
@@ -83,20 +92,36 @@ impl Honest {
     pub(crate) fn start(server: &DiscoveryProcess) -> Honest {
         let address: Arc<str> = format!("http://{}", server.grpc()).into();
         let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let (stopped, server) = (stop.clone(), address.clone());
         let task = tokio::spawn(async move {
             let mut waits = Vec::new();
             while !stopped.is_cancelled() {
-                let begun = Instant::now();
-                let endpoint = Endpoint::from_shared(address.to_string()).expect("an address");
-                let channel = endpoint.connect().await.expect("a connection for the honest client");
-                ask(channel).await.expect("an answer for the honest client");
-                waits.push(begun.elapsed());
+                waits.push(visit(&server).await);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             waits
         });
-        Honest { stop, task }
+        Honest { address, stop, task }
+    }
+
+    /// Stops the client and checks that it was answered in time: within 100 ms, or on a busy machine not much later than
+    /// without the attack.
+    pub(crate) async fn assert_served(self, attack: &str) {
+        let address = self.address.clone();
+        let waits = self.waits().await;
+        let mut after = Vec::new();
+        for _ in 0..10 {
+            after.push(visit(&address).await);
+        }
+        after.sort_unstable();
+        let (median, longest) = (middle(&waits), waits.last().copied().unwrap_or_default());
+        let usual = middle(&after);
+        eprintln!(
+            "{attack}: {} honest clients waited {median:?}, at most {longest:?}; {usual:?} afterwards",
+            waits.len()
+        );
+        assert!(!waits.is_empty() && longest < LONGEST_WAIT, "{attack}: {longest:?}");
+        assert!(median < PROMPT.max(usual * SLOWER), "{attack}: {median:?} instead of {usual:?}");
     }
 
     /// Stops the client and returns its waits in ascending order.
@@ -106,4 +131,18 @@ impl Honest {
         waits.sort_unstable();
         waits
     }
+}
+
+/// Connects a new client and returns how long it waited for its clusters.
+async fn visit(address: &str) -> Duration {
+    let begun = Instant::now();
+    let endpoint = Endpoint::from_shared(address.to_owned()).expect("an address");
+    let channel = endpoint.connect().await.expect("a connection for the honest client");
+    ask(channel).await.expect("an answer for the honest client");
+    begun.elapsed()
+}
+
+/// The median of sorted waits.
+fn middle(waits: &[Duration]) -> Duration {
+    waits.get(waits.len() / 2).copied().unwrap_or_default()
 }

@@ -7,6 +7,7 @@
 mod amplification;
 mod api_servers;
 mod files;
+mod floods;
 mod forged;
 mod honest;
 mod input;

@@ -1,6 +1,7 @@
 //! pilot-discovery with its configuration API: real kubectl writes, and a real Envoy follows.
 
 mod replicas;
+mod watchers;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

@@ -4,6 +4,7 @@
 // Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
 
+mod kiali;
 mod mesh;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ async fn istioctl_works() {
         return;
     }
     let mut mesh = Mesh::start().await;
+    kiali::proxies_are_in_sync(&mesh).await;
     status(&mesh).await;
     debug_pages(&mesh).await;
     proxy_config(&mesh).await;
@@ -29,6 +31,7 @@ async fn istioctl_works() {
     bug_report(&mesh).await;
     mesh.server.restart().await;
     mesh.in_sync().await;
+    kiali::proxies_are_in_sync(&mesh).await;
     status(&mesh).await;
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Mesh {
     pub(crate) istioctl: Istioctl,
     pub(crate) server: DiscoveryProcess,
     _envoy: Envoy,
-    _api_server: ApiServer,
+    pub(crate) api_server: ApiServer,
     _kubelet: Kubelet,
     _agent: SdsServer,
 }
@@ -65,7 +65,7 @@ impl Mesh {
         envoy.ready().await;
         run_pods(&kubelet, &server, &envoy, secure, controlz);
         let istioctl = Istioctl::new(&api_server);
-        let mesh = Mesh { istioctl, server, _envoy: envoy, _api_server: api_server, _kubelet: kubelet, _agent: agent };
+        let mesh = Mesh { istioctl, server, _envoy: envoy, api_server, _kubelet: kubelet, _agent: agent };
         mesh.in_sync().await;
         mesh
     }

@@ -122,11 +122,55 @@ fn an_unknown_value_is_refused_and_kiali_finds_what_it_reads() {
     assert!(!output.status.success() && text.contains("additional properties 'revison' not allowed"), "{text}");
     let all = objects(&rendered(&["revision=canary", "clusterID=east"]));
     let revision = |object: &str, pointer: &str| all[object].pointer(pointer).unwrap()["istio.io/rev"].clone();
-    assert_eq!(revision("Deployment istiod", "/metadata/labels"), "canary");
-    assert_eq!(revision("Deployment istiod", "/spec/template/metadata/labels"), "canary");
-    assert_eq!(revision("Service istiod", "/metadata/labels"), "canary");
-    let env = all["Deployment istiod"].pointer("/spec/template/spec/containers/0/env").unwrap().as_array().unwrap();
+    assert_eq!(revision("Deployment istiod-canary", "/metadata/labels"), "canary");
+    assert_eq!(revision("Deployment istiod-canary", "/spec/template/metadata/labels"), "canary");
+    assert_eq!(revision("Service istiod-canary", "/metadata/labels"), "canary");
+    let env =
+        all["Deployment istiod-canary"].pointer("/spec/template/spec/containers/0/env").unwrap().as_array().unwrap();
     assert!(env.contains(&json!({"name": "CLUSTER_ID", "value": "east"})), "{env:?}");
+}
+
+#[test]
+fn two_revisions_share_no_object_and_no_pod() {
+    if servers::without("helm") {
+        return;
+    }
+    let [plain, canary, next] = [
+        &["registerCRDs=true"][..],
+        &["registerCRDs=true", "revision=canary"],
+        &["registerCRDs=true", "revision=next"],
+    ]
+    .map(|values| objects(&rendered(values)));
+    for (one, other) in [(&plain, &canary), (&canary, &next)] {
+        let shared: Vec<&String> = one.keys().filter(|name| other.contains_key(*name)).collect();
+        assert!(shared.is_empty(), "{shared:?}");
+    }
+    assert_eq!(plain.len(), canary.len());
+    let pods = |all: &BTreeMap<String, Value>, name: &str| {
+        all[&format!("Deployment {name}")].pointer("/spec/template/metadata/labels").unwrap().clone()
+    };
+    let selects = |all: &BTreeMap<String, Value>, object: &str, pointer: &str, labels: &Value| {
+        let selector = all[object].pointer(pointer).and_then(Value::as_object).unwrap();
+        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    };
+    for (all, name, own, foreign) in [
+        (&plain, "istiod", pods(&plain, "istiod"), pods(&canary, "istiod-canary")),
+        (&canary, "istiod-canary", pods(&canary, "istiod-canary"), pods(&plain, "istiod")),
+        (&next, "istiod-next", pods(&next, "istiod-next"), pods(&canary, "istiod-canary")),
+    ] {
+        for (kind, pointer) in [
+            ("Service", "/spec/selector"),
+            ("Deployment", "/spec/selector/matchLabels"),
+            ("PodDisruptionBudget", "/spec/selector/matchLabels"),
+        ] {
+            let object = format!("{kind} {name}");
+            assert!(selects(all, &object, pointer, &own) && !selects(all, &object, pointer, &foreign), "{object}");
+        }
+    }
+    let mesh = canary["ConfigMap istio-canary"].pointer("/data/mesh").and_then(Value::as_str).unwrap();
+    assert!(mesh.contains("discoveryAddress: istiod-canary.istio-system.svc:15012"), "{mesh}");
+    let webhook = &canary["MutatingWebhookConfiguration istio-sidecar-injector-canary"]["webhooks"][0];
+    assert_eq!(webhook.pointer("/clientConfig/service/name"), Some(&json!("istiod-canary")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,9 +182,10 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
     let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     create(&api_server, &[system]).await;
     let kubectl = Kubectl::new(&api_server);
-    let varied: [&[&str]; 5] = [
+    let varied: [&[&str]; 6] = [
         &[],
         &["tlsSecret=istiod-tls", "certificateAuthority=false"],
+        &["caSecret=cacerts", "revision=next"],
         &["registerCRDs=true", "writeStatus=false", "makeGatewayClasses=false", "revision=canary", "minReplicas=1"],
         &[
             "args={--resync=5m,--log_as_json}",
@@ -162,6 +207,14 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
             "volumeMounts[0].mountPath=/etc/cacerts",
         ],
     ];
+    // Side by side: the second revision is accepted while the first is there. Other tests use the same API server.
+    let side_by_side = [rendered(&[]), rendered(&["revision=next"])];
+    for yaml in &side_by_side {
+        kubectl.run_with(&["apply", "-f", "-"], yaml).await;
+    }
+    for yaml in &side_by_side {
+        kubectl.run_with(&["delete", "-f", "-"], yaml).await;
+    }
     for values in varied {
         let yaml = rendered(values);
         let count = objects(&yaml).len();

@@ -3,6 +3,7 @@
 // Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
 
+mod api;
 mod clients;
 mod configs;
 mod flags;
@@ -12,4 +13,5 @@ mod pages;
 mod started;
 mod stopping;
 mod stores;
+mod systemd;
 mod tls;

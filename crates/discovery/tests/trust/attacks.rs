@@ -1,15 +1,23 @@
 //! Hostile callers: each gets a refusal, and an honest caller is served afterwards.
 
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, SanType};
 use serde_json::json;
 use testkit::ca_client::CaClient;
 use testkit::certificates::Authority;
+use testkit::{client, wait};
 use tonic::Code;
+use trust::authority::{AuthorityTexts, SigningAuthority};
 use trust::certificate::Certificate;
 use trust::csr;
-use trust::key::{KeyKind, PrivateKey};
+use trust::issue::SubjectName;
+use trust::key::{KeyFormat, KeyKind, PrivateKey, random_serial};
 
 use crate::fixture::{FRONT, Mesh, assert_refused, now};
+
+const DAY: i64 = 24 * 3600;
 
 fn good_csr() -> String {
     csr::request(&PrivateKey::generate(KeyKind::P256).unwrap(), &[]).unwrap()
@@ -132,7 +140,19 @@ async fn foreign_certificates_fail_the_handshake() {
     let forged = params.signed_by(&forged_key, &issuer).unwrap();
     let forged =
         testkit::certificates::Certificate { chain: forged.pem() + &own.chain, key: forged_key.serialize_pem() };
-    for (what, certificate) in [("a foreign CA", foreign), ("a leaf used as a CA", forged)] {
+    let mut attempts = vec![("a foreign CA", foreign), ("a leaf used as a CA", forged)];
+    // Signed by the CA of the mesh, as a stolen or another mesh's intermediate could.
+    for (what, uris, days_ago) in [
+        ("another trust domain", &["spiffe://other/ns/shop/sa/front"][..], 0),
+        ("no SPIFFE identity", &["https://cluster.local/ns/shop/sa/front"], 0),
+        ("several identities", &[FRONT, "spiffe://cluster.local/ns/bank/sa/admin"], 0),
+        ("a host name alone", &["front.shop"], 0),
+        ("an expired certificate", &[FRONT], 2),
+        ("a certificate of the future", &[FRONT], -2),
+    ] {
+        attempts.push((what, mesh_certificate(&mesh, uris, now() - days_ago * DAY)));
+    }
+    for (what, certificate) in attempts {
         let client = CaClient::new(mesh.secure, &roots, Some(&certificate), Some(&mesh.token("front")));
         let refused = client.certificate(FRONT, 0).await;
         assert!(refused.as_ref().is_err_and(|(code, _)| *code == -1), "{what}: {refused:?}");
@@ -140,21 +160,79 @@ async fn foreign_certificates_fail_the_handshake() {
     mesh.serves_an_honest_caller().await;
 }
 
-#[tokio::test]
-async fn keys_appear_in_no_output() {
-    let mut mesh = Mesh::start(&[("PILOTAGE_LOG", "debug")]).await;
-    mesh.serves_an_honest_caller().await;
+/// A certificate with these URIs for a day, signed with the key of the mesh's root.
+fn mesh_certificate(mesh: &Mesh, uris: &[&str], begin: i64) -> testkit::certificates::Certificate {
+    let (root, key) = (std::fs::read_to_string(mesh.path("ca/root-cert.pem")).unwrap(), root_key(mesh));
+    let texts = AuthorityTexts { certificate: &root, key: &key, chain: "", roots: &root };
+    let authority = SigningAuthority::from_texts_at_any_time(texts).unwrap();
+    let name = |text: &&str| match text.contains("://") {
+        true => SubjectName::Uri((*text).to_owned()),
+        false => SubjectName::Dns((*text).to_owned()),
+    };
+    let names: Vec<SubjectName> = uris.iter().map(name).collect();
+    let life = Duration::from_secs(DAY.unsigned_abs());
+    let (issued, key) = authority.issue_with_key(&names, life, begin, random_serial().unwrap()).unwrap();
+    let key = key.to_pem(KeyFormat::Pkcs8).unwrap().to_string();
+    testkit::certificates::Certificate { chain: issued.certificate.to_pem(), key }
+}
+
+fn root_key(mesh: &Mesh) -> String {
     let stored = std::fs::read_to_string(mesh.path("ca/istio-ca-secret.json")).unwrap();
     let stored: serde_json::Value = serde_json::from_str(&stored).unwrap();
-    let key = stored["ca-key.pem"].as_str().unwrap();
-    let lines: Vec<&str> = key.lines().filter(|line| !line.starts_with("-----")).collect();
+    stored["ca-key.pem"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn keys_appear_in_no_output() {
+    let mut mesh = Mesh::start(&[("PILOTAGE_LOG", "debug"), ("PILOTAGE_ROOT_ROTATION_STEP", "1s")]).await;
+    let own = mesh.serves_an_honest_caller().await;
+    // A second root, whose key is generated later.
+    let first = root_key(&mesh);
+    let request = http::Request::post("/debug/trustz?rotate=true").header("host", "localhost").body(String::new());
+    client::send(mesh.server.monitoring(), request.unwrap()).await.unwrap();
+    let second = wait::until("a second root that signs", async || match root_key(&mesh) {
+        key if key != first => Ok(key),
+        _ => Err("the first one".to_owned()),
+    })
+    .await;
+    mesh.serves_an_honest_caller().await;
     let token = mesh.token("front");
     let mut output = mesh.server.process().output();
-    for page in ["/metrics", "/debug/trustz?pretty", "/debug/configz", "/debug/problems", "/debug/syncz"] {
-        output += &mesh.page(page).await;
+    assert!(output.contains("issued a certificate"));
+    let pages: Vec<String> = serde_json::from_str(&mesh.page("/debug/list").await).unwrap();
+    let pages = pages.iter().map(|name| format!("/debug/{name}?pretty&proxyID=front.shop"));
+    for page in pages.chain(["/metrics", "/version", "/debug", "/api/v1/objects"].map(str::to_owned)) {
+        output += &mesh.page(&page).await;
     }
-    assert!(lines.len() >= 2 && output.contains("issued a certificate"));
-    for secret in lines.iter().copied().chain(["PRIVATE KEY", token.as_str()]) {
+    let mut secrets = vec!["PRIVATE KEY".to_owned(), token.rsplit('.').next().unwrap().to_owned()];
+    for key in [&first, &second, &own.key, &mesh.issuer_key()] {
+        let lines: Vec<&str> = key.lines().filter(|line| !line.starts_with("-----")).collect();
+        assert!(lines.len() >= 2, "a key");
+        secrets.extend(lines.into_iter().map(str::to_owned));
+    }
+    for secret in &secrets {
         assert!(!output.contains(secret), "a secret was written");
     }
+    only_private_files_have_keys(&mesh, &secrets);
+}
+
+/// Keys are in files that only their owner reads.
+fn only_private_files_have_keys(mesh: &Mesh, secrets: &[String]) {
+    let (mut folders, mut with_keys) = (vec![mesh.folder.path().to_owned()], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let content = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
+            if secrets.iter().any(|secret| content.contains(secret)) {
+                let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+                assert_eq!(mode & 0o077, 0, "{} has a key and mode {mode:o}", path.display());
+                with_keys += 1;
+            }
+        }
+    }
+    assert!(with_keys > 0, "the root is stored");
 }

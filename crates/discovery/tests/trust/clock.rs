@@ -1,31 +1,10 @@
 //! Servers whose wall clock is wrong. Certificates are backdated, so a clock that is 90 seconds off does no harm.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use testkit::ca_client::CaClient;
+use testkit::clock::skewed;
 use trust::certificate::Certificate;
 
 use crate::fixture::{FRONT, Mesh, now};
-
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/trust/clock.c");
-
-/// A library in the folder that moves the clock of a process. Building this project needs a C compiler too.
-fn library(folder: &Path) -> PathBuf {
-    let path = folder.join("clock.so");
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&path).arg(SOURCE).status();
-    assert!(built.is_ok_and(|status| status.success()), "could not compile {SOURCE}");
-    path
-}
-
-/// Environment that moves the clock of a process by some seconds.
-pub(crate) fn skewed(folder: &Path, seconds: i64) -> Vec<(String, String)> {
-    if seconds == 0 {
-        return Vec::new();
-    }
-    let library = library(folder).display().to_string();
-    vec![("LD_PRELOAD".to_owned(), library), ("SKEW_SECONDS".to_owned(), seconds.to_string())]
-}
 
 #[tokio::test]
 async fn a_clock_90_s_off_does_no_harm() {

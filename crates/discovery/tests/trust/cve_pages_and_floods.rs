@@ -137,3 +137,16 @@ async fn cve_2019_9512_pings_and_settings_do_no_harm() {
     })
     .await;
 }
+
+/// Cookies in many small pieces, which servers join again.
+#[tokio::test]
+async fn cve_2026_47774_crumbs_of_cookies_do_no_harm() {
+    // `cookie` by its index in the static table, a value of one letter, added to the dynamic table.
+    let crumbs = [0x60, 0x01, b'a'].repeat(5_000);
+    floods_do_no_harm("cookies", move |number| {
+        let stream = 2 * number + 1;
+        let open = frame(HEADERS, 4, stream, &[REQUEST, &crumbs].concat());
+        [open, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
+    })
+    .await;
+}

@@ -11,7 +11,7 @@ use testkit::certificates::Certificate;
 use testkit::client;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{ports, wait};
-use trust::key::{KeyKind, PrivateKey};
+use trust::key::{KeyFormat, KeyKind, PrivateKey};
 use trust::token;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_pilot-discovery");
@@ -29,12 +29,17 @@ impl Mesh {
     /// Starts with a self-signed root.
     pub(crate) async fn start(env: &[(&str, &str)]) -> Mesh {
         let mesh = Mesh::start_in(tempfile::tempdir().unwrap(), env).await;
+        mesh.certified().await;
+        mesh
+    }
+
+    /// Waits until the server has its certificate.
+    pub(crate) async fn certified(&self) {
         wait::until("the certificate of the server", async || {
-            let end = mesh.metric("pilotage_own_certificate_expiry_timestamp").await;
-            if end > 0.0 { Ok(()) } else { Err(mesh.page("/debug/trustz").await) }
+            let end = self.metric("pilotage_own_certificate_expiry_timestamp").await;
+            if end > 0.0 { Ok(()) } else { Err(self.page("/debug/trustz").await) }
         })
         .await;
-        mesh
     }
 
     /// Starts with files that are in the folder: `ca` is `--caDir`, `cacerts` is `ROOT_CA_DIR`.
@@ -44,9 +49,20 @@ impl Mesh {
 
     /// The same with configuration files, given by name and text.
     pub(crate) async fn start_with(folder: TempDir, env: &[(&str, &str)], files: Vec<(String, String)>) -> Mesh {
+        Mesh::start_with_args(folder, env, files, Vec::new()).await
+    }
+
+    /// The same with further arguments.
+    pub(crate) async fn start_with_args(
+        folder: TempDir,
+        env: &[(&str, &str)],
+        files: Vec<(String, String)>,
+        args: Vec<String>,
+    ) -> Mesh {
         let issuer = PrivateKey::generate(KeyKind::P256).unwrap();
         fs::write(folder.path().join("keys.json"), token::key_set(&issuer, "test").unwrap()).unwrap();
-        let (secure, options) = options(folder.path(), env);
+        let (secure, mut options) = options(folder.path(), env);
+        options.args.extend(args);
         let server = DiscoveryProcess::start(BINARY, DiscoveryOptions { files, ..options }).await;
         Mesh { server, secure, folder, issuer }
     }
@@ -85,6 +101,11 @@ impl Mesh {
     /// A token with any payload, signed by the issuer.
     pub(crate) fn signed(&self, payload: &Value) -> String {
         token::sign(&self.issuer, "test", payload).unwrap()
+    }
+
+    /// The key that signs tokens, in PEM.
+    pub(crate) fn issuer_key(&self) -> String {
+        self.issuer.to_pem(KeyFormat::Pkcs8).unwrap().to_string()
     }
 
     /// A client with the token of service account `front`.

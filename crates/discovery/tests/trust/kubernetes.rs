@@ -23,6 +23,8 @@ use crate::streams::open;
 const SECRET: &str = "/api/v1/namespaces/istio-system/secrets/istio-ca-secret";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 const OPTIONAL_ROLES: [&str; 6] = ["roots", "tokens", "registration", "webhooks", "status", "classes"];
+/// How often streams are checked.
+const RECHECK: Duration = Duration::from_secs(3);
 const KEEPER: &str = "spiffe://cluster.local/ns/shop/sa/keeper";
 
 /// A replica with the credentials of the manifest's ServiceAccount.
@@ -33,10 +35,11 @@ pub(crate) async fn replica(kubeconfig: &Path, name: &str) -> (DiscoveryProcess,
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--secureGRPCAddr={secure}"),
     ];
+    let recheck = format!("{}s", RECHECK.as_secs());
     let env = [
         ("POD_NAME", name),
         ("POD_NAMESPACE", "istio-system"),
-        ("PILOTAGE_IDENTITY_RECHECK", "3s"),
+        ("PILOTAGE_IDENTITY_RECHECK", recheck.as_str()),
         ("ROOT_CA_DIR", "/nonexistent"),
     ];
     let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
@@ -45,8 +48,11 @@ pub(crate) async fn replica(kubeconfig: &Path, name: &str) -> (DiscoveryProcess,
 }
 
 pub(crate) async fn token(api: &ApiServer, account: &str, audience: Option<&str>) -> String {
+    token_with(api, account, audience.map_or(json!({}), |audience| json!({"audiences": [audience]}))).await
+}
+
+async fn token_with(api: &ApiServer, account: &str, spec: Value) -> String {
     let path = format!("/api/v1/namespaces/shop/serviceaccounts/{account}/token");
-    let spec = audience.map_or(json!({}), |audience| json!({"audiences": [audience]}));
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
     let made = api.create(&path, &request).await.unwrap();
     made["status"]["token"].as_str().unwrap().to_owned()
@@ -119,7 +125,7 @@ async fn a_cluster_has_one_root_and_workloads_get_certificates_by_token() {
     }
     config_maps_are_restored(&api, &roots).await;
     attacks_are_refused(&api, one, &roots, &good).await;
-    a_deleted_account_loses_its_stream(&api, &first, one, &roots).await;
+    deleted_accounts_and_pods_lose_their_streams(&api, &first, one, &roots).await;
     let refused = api.requests_by("istio-system", "istiod").into_iter().filter(|(_, is_refused)| *is_refused);
     assert_eq!(refused.map(|(what, _)| what).collect::<Vec<_>>(), [""; 0], "permissions are missing");
 
@@ -261,22 +267,46 @@ async fn attacks_are_refused(api: &ApiServer, address: SocketAddr, roots: &str, 
     }
 }
 
-async fn a_deleted_account_loses_its_stream(
+/// With an accepted token in the caches of both servers, a stream ends at its first check after the deletion.
+async fn deleted_accounts_and_pods_lose_their_streams(
     api: &ApiServer,
     server: &DiscoveryProcess,
     address: SocketAddr,
     roots: &str,
 ) {
     create(api, "/api/v1/namespaces/shop/serviceaccounts", "short").await;
-    let token = token(api, "short", Some("istio-ca")).await;
+    let pods = "/api/v1/namespaces/shop/pods";
+    let spec = json!({"serviceAccountName": "keeper", "automountServiceAccountToken": false,
+        "containers": [{"name": "a", "image": "a"}]});
+    let pod = api.create(pods, &json!({"metadata": {"name": "bound"}, "spec": spec})).await.unwrap();
+    let bound = json!({"audiences": ["istio-ca"], "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "bound",
+        "uid": pod["metadata"]["uid"]}});
+    let tokens = [token(api, "short", Some("istio-ca")).await, token_with(api, "keeper", bound).await];
     let tls = TlsClient::trusting(roots, None, &["h2"]);
-    let stream = tls.connect(address, "istiod.istio-system.svc").await.unwrap();
-    let mut stream = open(stream, Some(&token), "shop").await;
-    assert_eq!(stream.end(Duration::from_secs(5)).await.1, None, "it is checked and stays");
-    api.delete("/api/v1/namespaces/shop/serviceaccounts/short").await.unwrap();
-    let begun = Instant::now();
-    assert_eq!(stream.end(Duration::from_secs(60)).await.1, Some(Code::Unauthenticated));
-    eprintln!("a deleted account lost its stream after {:?}, with a check every 3 s", begun.elapsed());
+    let connect = async |token: &str| {
+        let stream = tls.connect(address, "istiod.istio-system.svc").await.unwrap();
+        let mut stream = open(stream, Some(token), "shop").await;
+        assert_eq!(stream.end(Duration::from_millis(500)).await.1, None, "it is accepted");
+        stream
+    };
+    let mut stays = connect(&tokens[0]).await;
+    assert_eq!(stays.end(RECHECK * 3 / 2).await.1, None, "it is checked and stays");
+    let deleted =
+        ["/api/v1/namespaces/shop/serviceaccounts/short", "/api/v1/namespaces/shop/pods/bound?gracePeriodSeconds=0"];
+    for (token, path) in tokens.iter().zip(deleted) {
+        let mut stream = connect(token).await;
+        let client = CaClient::new(address, roots, None, Some(token));
+        client.certificate(KEEPER, 0).await.unwrap();
+        api.delete(path).await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(stream.end(Duration::from_secs(60)).await.1, Some(Code::Unauthenticated), "{path}");
+        let took = begun.elapsed();
+        eprintln!("{path} deleted: the stream was closed after {took:?}, with a check every {RECHECK:?}");
+        // Twice, for a busy machine. Caches would add 10 s each.
+        assert!(took < RECHECK * 2, "{path}: {took:?}");
+        assert_refused(path, client.certificate(KEEPER, 0).await, Code::Unauthenticated);
+    }
+    assert_eq!(stays.end(Duration::from_secs(60)).await.1, Some(Code::Unauthenticated));
     let metrics = client::get(server.monitoring(), "discovery", "/metrics").await.unwrap().body;
-    assert!(metrics.contains("pilotage_closed_streams{reason=\"refused\"} 1"), "it is counted");
+    assert!(metrics.contains("pilotage_closed_streams{reason=\"refused\"} 3"), "they are counted");
 }

@@ -7,6 +7,7 @@ mod agent;
 mod attacks;
 mod clock;
 mod cve_pages_and_floods;
+mod cve_rendered;
 mod cves;
 mod files;
 mod fixture;

@@ -140,6 +140,39 @@ async fn a_workload_is_registered_while_it_is_connected() {
     assert_eq!(mesh.metric("auto_registration_deletes_total").await, 1.0);
 }
 
+/// The WorkloadEntries in the storage, without a namespace: that of the group is made for them.
+#[tokio::test]
+async fn without_kubernetes_entries_are_in_the_configuration_api_and_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = folder.path().join("config.redb").display().to_string();
+    let socket = folder.path().join("config.sock").display().to_string();
+    let args = vec![format!("--configAPI=unix://{socket}"), format!("--configStorage={storage}")];
+    let files = ["group.yaml", "entry.yaml"].iter().zip(objects());
+    let files = files.map(|(name, object)| ((*name).to_owned(), object.to_string())).collect();
+    let mut mesh = Mesh::start_with_args(folder, &[("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD", "60s")], files, args).await;
+    mesh.certified().await;
+    let monitoring = mesh.server.monitoring();
+    let good = mesh.token("front");
+    let stream = open_as(secured(&mesh, None).await, Some(&good), node("cart")).await;
+    report(&stream, None).await;
+    until_endpoints(monitoring, 1).await;
+    let stored = entry(monitoring).await.expect("an entry");
+    // The process is killed; what was registered is there at once after the start, with its health.
+    mesh.server.restart().await;
+    until_endpoints(monitoring, 1).await;
+    mesh.certified().await;
+    let kept = entry(monitoring).await.expect("the entry");
+    assert_eq!((&kept["metadata"]["name"], &kept["spec"]), (&stored["metadata"]["name"], &stored["spec"]));
+    drop(stream);
+    // The workload connects again, takes its entry over and reports.
+    let stream = open_as(secured(&mesh, None).await, Some(&good), node("cart")).await;
+    report(&stream, Some("no response of the application")).await;
+    until_endpoints(monitoring, 0).await;
+    report(&stream, None).await;
+    until_endpoints(monitoring, 1).await;
+    assert_eq!(mesh.metric("auto_registration_errors_total").await, 0.0);
+}
+
 #[tokio::test]
 async fn only_the_account_of_the_group_may_register() {
     let mesh = mesh(&[]).await;

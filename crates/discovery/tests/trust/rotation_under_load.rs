@@ -8,10 +8,10 @@ use std::fs;
 use std::time::Duration;
 
 use testkit::backend::HttpBackend;
+use testkit::clock::skewed;
 use testkit::{servers, wait};
 use trust::certificate::Certificate;
 
-use crate::clock::skewed;
 use crate::files::Ca;
 use crate::fixture::Mesh;
 use crate::loaded_mesh::{ControlPlane, Load, MeshPorts, Renewal, Sidecar};

@@ -1,5 +1,7 @@
 //! Certificates of a signer of the cluster: a real API server, with the signer played by the test.
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,8 +12,9 @@ use prost::Message;
 use serde_json::{Value, json};
 use testkit::ca_client::{CaClient, Refusal};
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::kubectl::Kubectl;
 use testkit::kubernetes::ApiServer;
-use testkit::{ports, wait};
+use testkit::{ports, servers, wait};
 use tonic::Code;
 use trust::authority::{LeafLifetimes, SigningAuthority};
 use trust::certificate::Certificate;
@@ -64,11 +67,25 @@ impl Signer {
     }
 }
 
-async fn start(api: &ApiServer) -> (DiscoveryProcess, std::net::SocketAddr) {
+/// Grants the permissions that the chart asks for with `certificateSigner`.
+async fn grant(api: &ApiServer) {
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/chart");
+    let mut helm = Command::new(servers::binary("helm"));
+    helm.args(["template", "pilotage", "--namespace=istio-system", "--set=certificateSigner=test.example/*"])
+        .arg(chart);
+    let output = helm.args(["--show-only=templates/rights.yaml"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rights.yaml");
+    std::fs::write(&file, output.stdout).unwrap();
+    Kubectl::new(api).run(&["apply", "--server-side", "--force-conflicts", "-f", &file.display().to_string()]).await;
+}
+
+async fn start(kubeconfig: &Path) -> (DiscoveryProcess, std::net::SocketAddr) {
     let secure = std::net::SocketAddr::from(([127, 0, 0, 1], ports::free()));
     let args = vec![
         "--registries=Kubernetes".to_owned(),
-        format!("--kubeconfig={}", api.kubeconfig().display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
         format!("--secureGRPCAddr={secure}"),
     ];
     let env = [
@@ -96,14 +113,18 @@ async fn request(client: &CaClient, names: &[&str], signer: Option<&str>) -> Res
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signer_of_the_cluster_issues_certificates() {
-    let Some((api, _)) = cluster().await else { return };
+    if servers::without("helm") {
+        return;
+    }
+    let Some((api, account)) = cluster().await else { return };
+    grant(&api).await;
     let api = Arc::new(api);
     let key = PrivateKey::generate(KeyKind::P256).unwrap();
     let life = Duration::from_secs(24 * 3600);
     let ca = SigningAuthority::new_root("signer", key, life, now(), &random_serial().unwrap()).unwrap();
     let (root, is_evil) = (ca.certificate().to_pem(), Arc::<AtomicBool>::default());
     let signer = tokio::spawn(Signer { api: Arc::clone(&api), ca, is_evil: Arc::clone(&is_evil) }.run());
-    let (_server, address) = start(&api).await;
+    let (_server, address) = start(&account).await;
     let good = token(&api, "keeper", Some("istio-ca")).await;
     let client = CaClient::new(address, &roots(&api).await, None, Some(&good));
 
@@ -115,6 +136,7 @@ async fn a_signer_of_the_cluster_issues_certificates() {
     assert_eq!((reply.len(), &reply[1], &*leaf.uris), (2, &root, &[KEEPER.to_owned()][..]));
     assert!((3000..=3700).contains(&(leaf.not_after - now())), "the lifetime is passed on");
     request(&client, &[KEEPER], Some("mesh")).await.unwrap();
+    renews_with_a_certificate_of_the_signer(&client, address, &roots(&api).await).await;
     // What the signer would copy is checked before.
     for (what, names) in
         [("another name", &[OTHER][..]), ("two names", &[KEEPER, OTHER]), ("a host", &["a.example"]), ("none", &[])]
@@ -129,4 +151,15 @@ async fn a_signer_of_the_cluster_issues_certificates() {
     assert_refused("a signer that is away", request(&client, &[KEEPER], None).await, Code::Internal);
     let left = api.get(REQUESTS).await.unwrap();
     assert_eq!(left["items"].as_array().unwrap().len(), 0, "no request is left: {left}");
+}
+
+/// A workload needs its token only once, as with the own CA.
+async fn renews_with_a_certificate_of_the_signer(client: &CaClient, address: std::net::SocketAddr, roots: &str) {
+    let (certificate, _) = client.certificate(KEEPER, 0).await.unwrap();
+    let own = CaClient::new(address, roots, Some(&certificate), None);
+    wait::until_within(Duration::from_secs(60), "a certificate without a token", async || {
+        request(&own, &[KEEPER], None).await.map_err(|refusal| format!("{refusal:?}"))
+    })
+    .await;
+    assert_refused("of another workload", request(&own, &[OTHER], None).await, Code::InvalidArgument);
 }

@@ -191,7 +191,7 @@ fn sorted(pages: &Pages) -> Vec<Arc<Connection>> {
     all
 }
 
-fn kind(kind: ProxyKind) -> &'static str {
+pub(super) fn kind(kind: ProxyKind) -> &'static str {
     match kind {
         ProxyKind::Sidecar => "sidecar",
         ProxyKind::Router => "router",

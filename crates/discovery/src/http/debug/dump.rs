@@ -1,6 +1,7 @@
 //! Resources of one proxy in the format of Envoy's `config_dump`, made from the same shared resources as its stream, so
 //! that it can be compared with Envoy's own dump.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::envoy::config::core::v3::DataSource;
@@ -14,7 +15,8 @@ use prost_reflect::DynamicMessage;
 use serde_json::{Map, Value, json};
 
 use super::{PageQuery, PageResponse, Pages, clients};
-use crate::serve::clients::Connection;
+use crate::serve::clients::{Connection, Watched};
+use crate::serve::rendered::RenderedView;
 
 /// All resources that the proxy subscribes to, or only some types with `types=cds,lds`.
 pub(super) fn config_dump(pages: &Pages, query: &PageQuery) -> PageResponse {
@@ -48,7 +50,8 @@ fn of_one_type(pages: &Pages, query: &PageQuery, kind: TypeUrl) -> PageResponse 
 }
 
 fn of_types(connection: &Connection, kinds: impl IntoIterator<Item = TypeUrl>) -> PageResponse {
-    let shown = |kind: TypeUrl| served(connection, &kind).resources.iter().map(|r| any(&kind, r)).collect::<Vec<_>>();
+    let view = DumpedView::of(connection);
+    let shown = |kind: TypeUrl| served(&view, &kind).resources.iter().map(|r| any(&kind, r)).collect::<Vec<_>>();
     let configs: Vec<Value> = kinds.into_iter().flat_map(shown).collect();
     PageResponse::json(if configs.is_empty() { json!({}) } else { json!({"configs": configs}) })
 }
@@ -75,10 +78,22 @@ struct ServedResources {
     resources: Vec<Resource>,
 }
 
+/// What a dump shows: a client's view, and what it subscribes to.
+pub(in crate::http) struct DumpedView {
+    pub(in crate::http) watched: BTreeMap<TypeUrl, Watched>,
+    pub(in crate::http) cut: Option<Arc<RenderedView>>,
+}
+
+impl DumpedView {
+    fn of(connection: &Connection) -> DumpedView {
+        DumpedView { watched: connection.watched(), cut: connection.cut() }
+    }
+}
+
 /// Resources that the client subscribes to. Empty for a type without subscription.
-fn served(connection: &Connection, kind: &TypeUrl) -> ServedResources {
-    let watched = connection.watched().remove(kind);
-    let set = connection.cut().and_then(|cut| cut.set(kind));
+fn served(view: &DumpedView, kind: &TypeUrl) -> ServedResources {
+    let watched = view.watched.get(kind);
+    let set = view.cut.as_ref().and_then(|cut| cut.set(kind));
     let (Some(watched), Some(set)) = (watched, set) else { return ServedResources::default() };
     let resources = match watched.wildcard {
         true => set.resources().cloned().collect(),
@@ -88,35 +103,40 @@ fn served(connection: &Connection, kind: &TypeUrl) -> ServedResources {
 }
 
 /// The sections of Envoy's dump, in Envoy's order.
-pub(super) fn whole(connection: &Arc<Connection>, include_endpoints: bool) -> Value {
-    let mut configs = vec![section("BootstrapConfigDump", Map::new()), clusters(connection)];
+pub(super) fn whole(connection: &Connection, include_endpoints: bool) -> Value {
+    whole_view(&DumpedView::of(connection), include_endpoints)
+}
+
+/// The same for a view that no client is served.
+pub(in crate::http) fn whole_view(view: &DumpedView, include_endpoints: bool) -> Value {
+    let mut configs = vec![section("BootstrapConfigDump", Map::new()), clusters(view)];
     if include_endpoints {
         configs.push(listed(
-            connection,
+            view,
             &TypeUrl::ENDPOINT,
             "EndpointsConfigDump",
             "dynamicEndpointConfigs",
             "endpointConfig",
         ));
     }
-    configs.push(listeners(connection));
+    configs.push(listeners(view));
     configs.push(section("ScopedRoutesConfigDump", Map::new()));
-    configs.push(listed(connection, &TypeUrl::ROUTE, "RoutesConfigDump", "dynamicRouteConfigs", "routeConfig"));
-    configs.push(listed(connection, &TypeUrl::SECRET, "SecretsConfigDump", "dynamicActiveSecrets", "secret"));
-    configs.push(listed(connection, &TypeUrl::EXTENSION, "EcdsConfigDump", "ecdsFilters", "ecdsFilter"));
+    configs.push(listed(view, &TypeUrl::ROUTE, "RoutesConfigDump", "dynamicRouteConfigs", "routeConfig"));
+    configs.push(listed(view, &TypeUrl::SECRET, "SecretsConfigDump", "dynamicActiveSecrets", "secret"));
+    configs.push(listed(view, &TypeUrl::EXTENSION, "EcdsConfigDump", "ecdsFilters", "ecdsFilter"));
     json!({ "configs": configs })
 }
 
-fn clusters(connection: &Connection) -> Value {
-    let served = served(connection, &TypeUrl::CLUSTER);
+fn clusters(view: &DumpedView) -> Value {
+    let served = served(view, &TypeUrl::CLUSTER);
     let mut fields = version_info(&served.version);
     let active = served.resources.iter().map(|r| json!({"cluster": any(&TypeUrl::CLUSTER, r)}));
     put_list(&mut fields, "dynamicActiveClusters", active.collect());
     section("ClustersConfigDump", fields)
 }
 
-fn listeners(connection: &Connection) -> Value {
-    let served = served(connection, &TypeUrl::LISTENER);
+fn listeners(view: &DumpedView) -> Value {
+    let served = served(view, &TypeUrl::LISTENER);
     let mut fields = version_info(&served.version);
     let dynamic = served.resources.iter().map(|r| {
         let mut state = version_info(&served.version);
@@ -128,8 +148,8 @@ fn listeners(connection: &Connection) -> Value {
 }
 
 /// A section with one list of versioned resources.
-fn listed(connection: &Connection, kind: &TypeUrl, message: &str, list: &str, item: &str) -> Value {
-    let served = served(connection, kind);
+fn listed(view: &DumpedView, kind: &TypeUrl, message: &str, list: &str, item: &str) -> Value {
+    let served = served(view, kind);
     let items = served.resources.iter().map(|resource| {
         let mut fields = version_info(&served.version);
         fields.insert(item.to_owned(), any(kind, resource));

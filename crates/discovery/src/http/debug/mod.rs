@@ -2,12 +2,13 @@
 //! Kiali and scripts work unchanged.
 
 mod clients;
-mod dump;
+pub(super) mod dump;
 mod mesh;
 mod objects;
 mod over_xds;
 mod pilotage;
 mod scope;
+mod snapshots;
 pub(super) mod status;
 mod trust;
 
@@ -20,12 +21,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::ALLOW;
 use http::{Method, StatusCode};
+use model::proxy::ProxyKind;
 use serde_json::{Value, json};
 use tonic::transport::server::TcpConnectInfo;
 use xds::ResourceSet;
 
 use super::Pages;
 use super::response::{Layout, PageResponse};
+use crate::serve::clients::Connection;
 
 /// One page.
 struct DebugPage {
@@ -80,9 +83,19 @@ const PAGES: &[DebugPage] = &[
     },
     DebugPage { name: "resourcesz", help: "Kinds of configuration objects that are watched", make: mesh::resourcesz },
     DebugPage {
+        name: "settings",
+        help: "Flags and environment variables with their values and origins",
+        make: pilotage::settings,
+    },
+    DebugPage {
         name: "sidecarz",
         help: "Services and configuration visible to a proxy: ?proxyID=",
         make: scope::sidecarz,
+    },
+    DebugPage {
+        name: "snapshotz",
+        help: "The number of the newest snapshot of the configuration, and of the one that each proxy has",
+        make: snapshots::snapshotz,
     },
     DebugPage { name: "sources", help: "Health of each source of configuration and services", make: pilotage::sources },
     DebugPage { name: "syncz", help: "Sent and acknowledged versions of each proxy", make: clients::syncz },
@@ -118,6 +131,16 @@ impl PageQuery {
     fn layout(&self) -> Layout {
         if self.get("pretty").is_some() { Layout::Pretty } else { Layout::Compact }
     }
+}
+
+/// Everything that a proxy should have, in the format of Envoy's dump.
+pub(super) fn whole_dump(connection: &Connection) -> Value {
+    dump::whole(connection, true)
+}
+
+/// A kind of proxy in upstream's words.
+pub(super) fn proxy_kind(kind: ProxyKind) -> &'static str {
+    clients::kind(kind)
 }
 
 /// Resources for xDS requests of debug types.
@@ -228,7 +251,7 @@ mod tests {
             SnapshotWriter::start(Settings::default(), Arc::default(), stop.clone()),
             SourceSet::default(),
         );
-        let pages = Pages::new(Arc::new(pilot), AllowedHosts::default(), stop);
+        let pages = Pages::new(Arc::new(pilot), AllowedHosts::default(), Vec::new(), stop);
         let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
         if let Some(caller) = caller {
             let remote_addr = Some(caller.parse::<SocketAddr>().unwrap());
@@ -237,8 +260,9 @@ mod tests {
         router().with_state(pages).oneshot(request).await.unwrap().status()
     }
 
+    /// Any workload could read debug pages about other namespaces.
     #[tokio::test]
-    async fn only_loopback_callers_are_allowed() {
+    async fn cve_2026_31838_only_loopback_callers_are_allowed() {
         for (caller, expected) in [
             (Some("127.0.0.1:1000"), StatusCode::OK),
             (Some("[::1]:1000"), StatusCode::OK),

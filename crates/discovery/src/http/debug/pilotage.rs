@@ -35,6 +35,11 @@ pub(super) fn analyze(pages: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(found.iter().map(analysis::Finding::to_json).collect())
 }
 
+/// Flags and environment variables of this server.
+pub(super) fn settings(pages: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(json!(pages.settings()))
+}
+
 /// The health of every source.
 pub(super) fn sources(pages: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(pages.sources().iter().map(|health| shown(health.report())).collect())

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::TypeUrl;
 use model::config::{Kind, Spec};
 use model::endpoint::Health;
 use model::host::resolve_short_name;
 use model::proxy::ProxyKind;
 use model::service::Resolution;
 use model::snapshot::Snapshot;
+use scope::inbound::ServiceTarget;
 use serde_json::{Map, Value, json};
 
 use super::{PageQuery, PageResponse, Pages};
@@ -19,7 +21,20 @@ type Section = BTreeMap<String, Value>;
 /// Name and help of a metric, and what it counts.
 type Gap = (&'static str, &'static str, fn(&ControlPlane, &Snapshot) -> Section);
 
-const GAPS: [Gap; 5] = [
+const GAPS: [Gap; 8] = [
+    (
+        "pilot_conflict_inbound_listener",
+        "Connected sidecars with a port of two services whose protocols differ",
+        |p, _| inbound_conflicts(p),
+    ),
+    (
+        "pilot_conflict_outbound_listener_tcp_over_current_tcp",
+        "Outbound listeners of which a TCP service was left out because another one has the same address and port",
+        |pilot, _| outbound_conflicts(pilot),
+    ),
+    ("pilot_duplicate_envoy_clusters", "Clusters of the same name, of which one is served", |pilot, _| {
+        duplicate_clusters(pilot)
+    }),
     ("pilot_destrule_subsets", "Subsets that several DestinationRules define for one host", |_, w| {
         duplicate_subsets(w)
     }),
@@ -38,8 +53,39 @@ pub(super) fn push_status(pages: &Pages, _: &PageQuery) -> PageResponse {
 }
 
 /// The number of objects of each metric: name, help, number.
-pub(in crate::http) fn gap_counts(pilot: &ControlPlane, world: &Snapshot) -> [(&'static str, &'static str, usize); 5] {
+pub(in crate::http) fn gap_counts(pilot: &ControlPlane, world: &Snapshot) -> [(&'static str, &'static str, usize); 8] {
     GAPS.map(|(name, help, find)| (name, help, find(pilot, world).len()))
+}
+
+/// Sidecars with a port that belongs to two services with different protocols. The older service gets it.
+fn inbound_conflicts(pilot: &ControlPlane) -> Section {
+    let mut found = Section::new();
+    for client in pilot.clients().all() {
+        let Some(cut) = client.cut().filter(|_| client.proxy.kind == ProxyKind::Sidecar) else { continue };
+        let mut first: BTreeMap<u32, &ServiceTarget> = BTreeMap::new();
+        for target in cut.view.inbound.iter() {
+            let port = target.target_port;
+            let existing = first.entry(port).or_insert(target);
+            let (host, other) = (&existing.service.hostname, &target.service.hostname);
+            if existing.port.protocol != target.port.protocol && host != other {
+                let message = format!("Conflicting inbound listener:{port}. existing: {host}, incoming: {other}");
+                found.insert(client.proxy.id.to_string(), json!({"proxy": &*client.proxy.id, "message": message}));
+            }
+        }
+    }
+    found
+}
+
+fn outbound_conflicts(pilot: &ControlPlane) -> Section {
+    let listeners = pilot.views().layers().conflicts(&TypeUrl::LISTENER);
+    let message = "several TCP services have the same address and port; one is served";
+    listeners.into_iter().map(|listener| (listener.to_string(), json!({"message": message}))).collect()
+}
+
+fn duplicate_clusters(pilot: &ControlPlane) -> Section {
+    let clusters = pilot.views().layers().conflicts(&TypeUrl::CLUSTER);
+    let message = |name: &str| format!("Duplicate cluster {name} found while pushing CDS");
+    clusters.into_iter().map(|name| (name.to_string(), json!({"message": message(&name)}))).collect()
 }
 
 /// Sidecars that are no endpoint of any service.

@@ -82,9 +82,9 @@ impl EndpointLayer {
         if state.number >= request.published.number {
             return Some(state.served.clone());
         }
-        let changed = request.changed_endpoints(state.number)?;
+        let changed: BTreeSet<&ServiceKey> = request.changed_endpoints(state.number)?.collect();
         let stale: Vec<OutboundCluster> =
-            changed.iter().filter_map(|key| state.readers.get(key)).flatten().cloned().collect();
+            changed.into_iter().filter_map(|key| state.readers.get(key)).flatten().cloned().collect();
         if !stale.is_empty() {
             state.renew(request.view, &stale, renderings)?;
         }

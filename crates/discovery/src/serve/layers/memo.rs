@@ -21,20 +21,22 @@ pub(crate) struct LayerRequest<'a> {
     pub(crate) pins: u128,
 }
 
-impl LayerRequest<'_> {
-    /// The endpoints that changed since an earlier snapshot. `None` if unknown: there are too many steps between, or
-    /// the view has pins, which the steps do not describe.
-    pub(crate) fn changed_endpoints(&self, earlier: u64) -> Option<BTreeSet<ServiceKey>> {
+impl<'a> LayerRequest<'a> {
+    /// The services whose endpoints changed since an earlier snapshot; one may be repeated. `None` if unknown: there
+    /// are too many steps between, or the view has pins, which the steps do not describe.
+    pub(crate) fn changed_endpoints(&self, earlier: u64) -> Option<impl Iterator<Item = &'a ServiceKey> + Clone> {
         if self.pins != 0 {
             return None;
         }
-        self.published.since(earlier).map(|delta| delta.endpoints)
+        self.published.deltas_since(earlier).map(|deltas| deltas.flat_map(|delta| &delta.endpoints))
     }
 
     /// Whether few endpoints changed since an earlier snapshot.
     pub(crate) fn is_next_to(&self, earlier: u64) -> bool {
         const FEW: usize = 8;
-        self.changed_endpoints(earlier).is_some_and(|changed| changed.len() <= FEW)
+        let Some(changed) = self.changed_endpoints(earlier) else { return false };
+        let mut distinct = BTreeSet::new();
+        changed.clone().take(FEW + 1).count() <= FEW || changed.filter(|key| distinct.insert(*key)).nth(FEW).is_none()
     }
 }
 
@@ -96,7 +98,7 @@ impl<T> Entry<T> {
         };
         let changed = if self.endpoints.is_empty() { None } else { request.changed_endpoints(valid.number) };
         let holds = match changed {
-            Some(changed) => changed.iter().all(|key| is_same(key, Aspect::All) && is_same(key, Aspect::Identities)),
+            Some(mut changed) => changed.all(|key| is_same(key, Aspect::All) && is_same(key, Aspect::Identities)),
             None => self.endpoints.iter().all(|((key, aspect), found)| view.has_endpoints(key, *aspect, *found)),
         };
         if holds {

@@ -6,10 +6,12 @@
 pub(crate) mod endpoints;
 pub(crate) mod memo;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::{Resource, TypeUrl};
 use model::hashed::Hashed;
+use model::names::Str;
 use model::problem::Problem;
 use model::snapshot::Snapshot;
 use scope::View;
@@ -54,6 +56,9 @@ pub(crate) struct ResourceLayer {
     pub(crate) clusters: Hashed<Vec<OutboundCluster>>,
     pub(crate) bytes: usize,
     pub(crate) problems: Arc<[Problem]>,
+    kind: TypeUrl,
+    /// Resources from which a part of another service was left out.
+    conflicts: Vec<Str>,
 }
 
 /// One route table; `None` if the client has none of that name.
@@ -105,6 +110,17 @@ impl Layers {
         self.endpoints.for_each(EndpointLayer::free_encoded);
     }
 
+    /// Names of resources of a type from which a part of another service was left out.
+    pub(crate) fn conflicts(&self, kind: &TypeUrl) -> BTreeSet<Str> {
+        let mut found = BTreeSet::new();
+        self.resources.for_each(|made| {
+            if made.kind == *kind {
+                found.extend(made.conflicts.iter().cloned());
+            }
+        });
+        found
+    }
+
     /// Number of layers of resources, of load assignments, and of route tables.
     pub(crate) fn len(&self) -> [usize; 3] {
         [self.resources.len(), self.endpoints.len(), self.routes.len()]
@@ -138,7 +154,10 @@ impl ResourceLayer {
         // Clusters that are left out have no load assignments.
         let clusters = recipes.iter().filter(|recipe| layer.get(&recipe.name).is_some());
         let clusters = Hashed::new(clusters.filter_map(Recipe::outbound_cluster).collect());
-        ResourceLayer { layer: Arc::new(layer), clusters, bytes, problems: problems.into() }
+        let conflicts =
+            recipes.iter().filter(|recipe| recipe.has_conflict()).map(|recipe| recipe.name.clone()).collect();
+        let (layer, problems) = (Arc::new(layer), problems.into());
+        ResourceLayer { layer, clusters, bytes, problems, kind: kind.clone(), conflicts }
     }
 }
 

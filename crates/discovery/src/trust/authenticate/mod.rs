@@ -67,6 +67,15 @@ impl Credentials {
     }
 }
 
+/// How old the API server's answer about a token may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// Some seconds: for new callers, who may come in great numbers.
+    Seconds,
+    /// The token is reviewed now: for the checks of open streams, whose next one is an interval away.
+    Now,
+}
+
 /// All methods of authentication.
 pub(crate) struct Authenticator {
     pub(crate) trust_domain: TrustDomain,
@@ -81,7 +90,11 @@ impl Authenticator {
         Authenticator { trust_domain, rule: None, kubernetes: None, trusted_gateways }
     }
 
-    pub(crate) async fn authenticate(&self, credentials: &Credentials) -> Result<Caller, AuthFailure> {
+    pub(crate) async fn authenticate(
+        &self,
+        credentials: &Credentials,
+        freshness: Freshness,
+    ) -> Result<Caller, AuthFailure> {
         let mut failure = AuthFailure { reasons: Vec::new(), is_unavailable: false, is_expired: false };
         let trust_domain = (self.trust_domain)();
         if let Some(ClientCertificates(chain)) = &credentials.certificates {
@@ -98,7 +111,7 @@ impl Authenticator {
                 }
             }
             if let Some(reviewer) = &self.kubernetes {
-                match reviewer.review(token, credentials.cluster.as_deref(), &trust_domain).await {
+                match reviewer.review(token, credentials.cluster.as_deref(), &trust_domain, freshness).await {
                     Ok(caller) => return Ok(caller),
                     Err(reason) => failure.add("Kubernetes token", reason),
                 }

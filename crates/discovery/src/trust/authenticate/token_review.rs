@@ -1,5 +1,6 @@
 //! Kubernetes tokens: the API server reviews them, because a signature alone does not show that an account or pod was
-//! deleted. Reviews have their own request budget and are remembered for some seconds.
+//! deleted. Reviews have their own request budget and are remembered for some seconds; checks of open streams are always
+//! reviewed again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use trust::token;
 
 use super::super::metrics::TrustMetrics;
 use super::super::unix_now;
-use super::{Caller, Reason};
+use super::{Caller, Freshness, Reason};
 
 /// How long an accepted and a refused token are remembered.
 const ACCEPTED: Duration = Duration::from_secs(10);
@@ -76,6 +77,7 @@ impl TokenReviewer {
         token: &str,
         cluster: Option<&str>,
         trust_domain: &str,
+        freshness: Freshness,
     ) -> Result<Caller, Reason> {
         // `None` for the own cluster.
         let cluster = cluster.filter(|name| !self.own.names.iter().any(|own| own == name));
@@ -91,7 +93,11 @@ impl TokenReviewer {
         if expires.is_some_and(|end| end <= unix_now()) {
             return Err(Reason::Expired("it has expired".to_owned()));
         }
-        let user = match self.recall(token, cluster) {
+        let remembered = match freshness {
+            Freshness::Seconds => self.recall(token, cluster),
+            Freshness::Now => None,
+        };
+        let user = match remembered {
             Some(user) => user,
             None => self.ask(token, cluster).await?,
         };
@@ -109,9 +115,13 @@ impl TokenReviewer {
 
     async fn ask(&self, token: &str, cluster: Option<&str>) -> Result<Option<ReviewedUser>, Reason> {
         self.metrics.reviews.add(1);
+        // API servers remember accepted tokens for 10 s, by token and audiences. With an audience that no token has and
+        // that was never asked for before, they look again at the token's account and pod.
+        let unique = format!("pilotage-{:016x}", fastrand::u64(..));
+        let audiences: Vec<String> = self.audiences.iter().cloned().chain([unique]).collect();
         let asked = tokio::time::timeout(TIMEOUT, async {
             let client = self.client(cluster).await?;
-            client.review(token, &self.audiences).await
+            client.review(token, &audiences).await
         });
         let user = match asked.await {
             Ok(Ok(user)) => user,

@@ -6,7 +6,7 @@ use testkit::{client, wait};
 use super::{Guarded, Row, annotated_policy, policy};
 
 testkit::over_both!(
-    no_spelling_of_a_denied_request_is_allowed,
+    cve_2021_39155_39156_31920_2020_8595_no_spelling_of_a_denied_request_is_allowed,
     slashes_are_decoded_and_merged_on_request,
     sources_without_identity_are_distinguished,
     policy_takes_effect_and_is_withdrawn,
@@ -115,7 +115,7 @@ const SPELLINGS: &[Row<'_>] = &[
     (403, "GET /api/x", &["X-Blocked:  1", "x-blocked: 2"]),
 ];
 
-async fn no_spelling_of_a_denied_request_is_allowed(transport: XdsTransport) {
+async fn cve_2021_39155_39156_31920_2020_8595_no_spelling_of_a_denied_request_is_allowed(transport: XdsTransport) {
     let watched = "  - to: [{operation: {paths: ['*']}}]";
     let policies = [
         policy("allowed", "ALLOW", ALLOWED),

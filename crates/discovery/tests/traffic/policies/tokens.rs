@@ -10,7 +10,7 @@ use super::{Guarded, Row, policy};
 
 testkit::over_both!(
     tokens_allow_only_what_their_claims_permit,
-    keys_not_fetched_verify_nothing,
+    cve_2026_31837_keys_not_fetched_verify_nothing,
     keys_that_envoy_would_reject_verify_nothing,
 );
 
@@ -198,7 +198,7 @@ async fn tokens_allow_only_what_their_claims_permit(transport: XdsTransport) {
 }
 
 /// Tokens of an issuer without keys must not be accepted.
-async fn keys_not_fetched_verify_nothing(transport: XdsTransport) {
+async fn cve_2026_31837_keys_not_fetched_verify_nothing(transport: XdsTransport) {
     let (first, second) = (Issuer::new(), Issuer::new());
     let rules = format!("  - {{issuer: '{FIRST}', jwksUri: 'http://127.0.0.1:1/keys'}}");
     let policies = [authentication(&rules)];

@@ -12,7 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{inbound, mode};
 use crate::mesh::{Mesh, service_port};
 
-testkit::over_both!(callers_are_distinguished_by_certificate, connections_are_distinguished_by_certificate);
+testkit::over_both!(
+    callers_are_distinguished_by_certificate,
+    cve_2020_16844_connections_are_distinguished_by_certificate
+);
 
 /// Namespace and service account under a trust domain; the last caller uses plain text without an identity.
 const CALLERS: [&str; 5] = [
@@ -85,7 +88,7 @@ async fn callers_are_distinguished_by_certificate(transport: XdsTransport) {
     mesh.assert_settled().await;
 }
 
-async fn connections_are_distinguished_by_certificate(transport: XdsTransport) {
+async fn cve_2020_16844_connections_are_distinguished_by_certificate(transport: XdsTransport) {
     let (backend, authority) = (TcpBackend::start("store").await, Authority::new());
     let port = service_port();
     let rules = format!(
