@@ -1,18 +1,15 @@
 //! `pilotctl ps`: connected proxies, and for each type whether the proxy has accepted what it was sent last.
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
-use serde_json::Value;
+use clap::Args;
+use serde_json::{Value, json};
 
-use crate::control_plane::{ControlPlaneOptions, UNREACHABLE, is_unreachable};
+use crate::control_plane::ControlPlaneOptions;
+use crate::output::{FOUND_SOMETHING, OutputOptions};
 use crate::table::table;
 
-/// Exit status if a proxy has not accepted what it was sent.
-const FOUND_SOMETHING: u8 = 1;
-
-/// Columns for types, with their names in the page.
-const TYPES: [(&str, &str); 5] =
-    [("CDS", "cluster"), ("LDS", "listener"), ("EDS", "endpoint"), ("RDS", "route"), ("ECDS", "extensionconfig")];
+/// Columns for types.
+const TYPES: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "ECDS"];
 
 #[derive(Args)]
 pub(crate) struct PsOptions {
@@ -22,64 +19,46 @@ pub(crate) struct PsOptions {
     #[command(flatten)]
     server: ControlPlaneOptions,
 
-    /// How to print the list
-    #[arg(short, long, value_enum, default_value_t = PsFormat::Table)]
-    output: PsFormat,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PsFormat {
-    Table,
-    Json,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
 /// Prints the list; returns the exit status.
 pub(crate) async fn run(options: &PsOptions) -> Result<u8> {
-    let page = match options.server.page("/debug/syncz").await {
-        Err(error) if is_unreachable(&error) => {
-            eprintln!("pilotctl: {error:#}");
-            return Ok(UNREACHABLE);
-        }
-        page => page?,
-    };
+    let page = options.server.page("/api/v1/proxies").await?;
     let wanted = options.proxy.as_deref().unwrap_or_default();
-    let all = page.as_array().cloned().unwrap_or_default();
+    let all = page["proxies"].as_array().cloned().unwrap_or_default();
     let proxies: Vec<Value> = all.into_iter().filter(|proxy| text(proxy, "proxy").starts_with(wanted)).collect();
-    let rows: Vec<Vec<String>> = proxies.iter().map(row).collect();
-    match options.output {
-        PsFormat::Json => println!("{}", serde_json::to_string_pretty(&proxies)?),
-        PsFormat::Table if rows.is_empty() => eprintln!("no proxy is connected"),
-        PsFormat::Table => print!("{}", table(&head(), &rows)),
+    if !options.output.printed(&json!(proxies))? {
+        let rows: Vec<Vec<String>> = proxies.iter().map(|proxy| row(proxy, options.output.is_wide())).collect();
+        match rows.is_empty() {
+            true => eprintln!("no proxy is connected"),
+            false => print!("{}", table(&head(options.output.is_wide()), &rows)),
+        }
     }
-    let is_behind = rows.iter().flatten().any(|cell| cell == STALE);
+    let is_behind = proxies.iter().any(|proxy| text(proxy, "state") != "synced");
     Ok(if is_behind { FOUND_SOMETHING } else { 0 })
 }
-
-const STALE: &str = "STALE";
 
 fn text<'a>(proxy: &'a Value, field: &str) -> &'a str {
     proxy[field].as_str().unwrap_or_default()
 }
 
-fn row(proxy: &Value) -> Vec<String> {
-    let mut cells = vec![text(proxy, "proxy").to_owned(), text(proxy, "cluster_id").to_owned()];
-    cells.extend(TYPES.iter().map(|(_, name)| state(proxy, name).to_owned()));
-    cells.push(text(proxy, "istio_version").to_owned());
+fn row(proxy: &Value, is_wide: bool) -> Vec<String> {
+    let mut cells = vec![text(proxy, "proxy").to_owned(), text(proxy, "cluster").to_owned()];
+    cells.extend(TYPES.iter().map(|name| proxy["types"][name].as_str().unwrap_or("NOT SENT").to_owned()));
+    cells.push(text(proxy, "version").to_owned());
+    if is_wide {
+        cells.extend(["type", "state", "address", "connectedAt"].map(|field| text(proxy, field).to_owned()));
+        cells.push(proxy["holds"].to_string());
+    }
     cells
 }
 
-/// The state of one type, in istioctl's words.
-fn state(proxy: &Value, name: &str) -> &'static str {
-    let (sent, acked) = (text(proxy, &format!("{name}_sent")), text(proxy, &format!("{name}_acked")));
-    match (sent, acked) {
-        ("", _) => "NOT SENT",
-        (sent, acked) if sent == acked => "SYNCED",
-        _ => STALE,
-    }
-}
-
-fn head() -> Vec<&'static str> {
-    ["NAME", "CLUSTER"].into_iter().chain(TYPES.map(|(title, _)| title)).chain(["VERSION"]).collect()
+fn head(is_wide: bool) -> Vec<&'static str> {
+    let more = ["TYPE", "STATE", "ADDRESS", "CONNECTED", "SNAPSHOT"];
+    let usual = ["NAME", "CLUSTER"].into_iter().chain(TYPES).chain(["VERSION"]);
+    usual.chain(more.into_iter().filter(|_| is_wide)).collect()
 }
 
 #[cfg(test)]
@@ -91,13 +70,14 @@ mod tests {
     #[test]
     fn states_are_those_of_istioctl() {
         let proxy = json!({
-            "proxy": "cart-1.shop", "cluster_id": "Kubernetes", "istio_version": "1.31.0",
-            "cluster_sent": "a-1", "cluster_acked": "a-1", "listener_sent": "a-2", "listener_acked": "a-1",
+            "proxy": "cart-1.shop", "cluster": "Kubernetes", "version": "1.31.0",
+            "types": {"CDS": "SYNCED", "LDS": "STALE"},
         });
         assert_eq!(
-            table(&head(), &[row(&proxy)]),
+            table(&head(false), &[row(&proxy, false)]),
             "NAME          CLUSTER      CDS      LDS     EDS        RDS        ECDS       VERSION\n\
              cart-1.shop   Kubernetes   SYNCED   STALE   NOT SENT   NOT SENT   NOT SENT   1.31.0\n"
         );
+        assert_eq!(head(true).len(), row(&proxy, true).len());
     }
 }

@@ -74,6 +74,10 @@ pub(super) fn read(
 }
 
 impl AnalyzedFiles {
+    pub(super) fn into_world(self) -> Snapshot {
+        self.world
+    }
+
     /// The findings, with the lines of their values.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let mut found = analysis::analyze_with(&self.world, |input| self.knows(input));

@@ -5,18 +5,25 @@ mod files;
 pub(crate) mod gather;
 mod output;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use model::analysis;
 use model::problem::Severity;
 
+use model::snapshot::Snapshot;
+
 use crate::control_plane::ControlPlaneOptions;
 use output::ShownFinding;
 
 /// Upstream's exit status for findings.
 pub(crate) const FOUND_ISSUES: u8 = 79;
+
+/// The mesh that files and folders describe.
+pub(crate) fn world_of_files(paths: &[PathBuf], namespace: &str, mesh_config: Option<&Path>) -> Result<Snapshot> {
+    files::read(paths, namespace, mesh_config, true).map(files::AnalyzedFiles::into_world)
+}
 
 #[derive(Args)]
 pub(crate) struct AnalyzeOptions {

@@ -1,7 +1,8 @@
 //! HTTP backends of the shop. Each responds with its name; `front` also calls the others through its sidecar.
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,43 +14,35 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-use super::DemoWorkload;
+use super::shop::DemoWorkload;
 
-/// Workload n listens on this port plus n, as `samples/shop/config` says.
-const FIRST_PORT: u16 = 28080;
-/// Port of the sidecar for outbound calls.
-const OUT_PORT: u16 = 19080;
 /// Request headers that `front` passes on.
 const FORWARDED: &[&str] = &["x-canary", "x-request-id"];
 /// Maximum size of an answer.
 const MAX_BODY: usize = 1 << 20;
 
 /// Serves one workload for as long as the demo runs.
-pub(super) async fn start(workload: &'static DemoWorkload, number: u8) -> Result<()> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST_PORT + u16::from(number)));
+pub(super) async fn start(workload: &DemoWorkload) -> Result<()> {
+    let (address, workload) = (workload.backend, Arc::new(workload.clone()));
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("could not listen on {address} for {}", workload.name()))?;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let service = service_fn(move |request| answer(workload, number, request));
+            let workload = Arc::clone(&workload);
+            let service = service_fn(move |request| answer(Arc::clone(&workload), request));
             tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         }
     });
     Ok(())
 }
 
-async fn answer(
-    workload: &DemoWorkload,
-    number: u8,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(workload: Arc<DemoWorkload>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let caller = caller(request.headers()).map_or(String::new(), |caller| format!(" for {caller}"));
     let (mut text, mut status) = (format!("{} {}{caller}\n", workload.app, workload.version), StatusCode::OK);
-    let sidecar = SocketAddr::from((Ipv4Addr::new(127, 0, 80, number), OUT_PORT));
     for callee in workload.calls {
         let host = format!("{callee}.shop.svc.cluster.local");
-        match get(sidecar, "/", &host, &forwarded(request.headers())).await {
+        match get(workload.outbound, "/", &host, &forwarded(request.headers())).await {
             Ok(body) => text.push_str(&format!("  {}\n", body.trim_end())),
             Err(error) => {
                 text.push_str(&format!("  {callee}: {error:#}\n"));
@@ -90,4 +83,19 @@ async fn fetch(address: SocketAddr, path: &str, host: &str, headers: &[(&str, St
         bail!("{}", response.status());
     }
     Ok(String::from_utf8_lossy(response.body()).into_owned())
+}
+
+/// The text of an answer that is an error, such as the reason why a sidecar is not ready. `None` if it is good.
+pub(super) async fn refusal(address: SocketAddr, path: &str) -> Option<String> {
+    let limit = Duration::from_secs(1);
+    let answer = async {
+        let request = Request::get(path).header("host", "localhost").body(Empty::<Bytes>::new())?;
+        anyhow::Ok(net::http::exchange(net::http::connect(address).await?, request, MAX_BODY).await?)
+    };
+    match tokio::time::timeout(limit, answer).await {
+        Ok(Ok(response)) if response.status().is_success() => None,
+        Ok(Ok(response)) => Some(String::from_utf8_lossy(response.body()).into_owned()),
+        Ok(Err(error)) => Some(format!("{error:#}")),
+        Err(_) => Some("no answer within a second".to_owned()),
+    }
 }

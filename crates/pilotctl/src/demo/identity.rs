@@ -11,7 +11,7 @@ use serde_json::json;
 use trust::key::{KeyKind, PrivateKey};
 use trust::token;
 
-use super::DemoWorkload;
+use super::shop::DemoWorkload;
 
 const ISSUER: &str = "https://shop.example";
 const AUDIENCE: &str = "istio-ca";

@@ -13,7 +13,8 @@ use explain::private_envoy::PrivateEnvoy;
 use explain::{Explanation, ProxyConfig, Request, RequestOutcome, explain};
 use serde_json::{Value, json};
 
-use crate::control_plane::{ControlPlaneOptions, UNREACHABLE, escaped, is_unreachable};
+use crate::bundle::dump_path;
+use crate::control_plane::ControlPlaneOptions;
 use crate::demo::find_envoy;
 
 /// Exit status if the request is not served, or Envoy disagrees.
@@ -62,16 +63,6 @@ enum ExplainFormat {
 
 /// Prints the explanation; returns the exit status.
 pub(crate) async fn run(options: &ExplainOptions) -> Result<u8> {
-    match explained(options).await {
-        Err(error) if is_unreachable(&error) => {
-            eprintln!("pilotctl: {error:#}");
-            Ok(UNREACHABLE)
-        }
-        done => done,
-    }
-}
-
-async fn explained(options: &ExplainOptions) -> Result<u8> {
     let mut request = request(options)?;
     let config = config(options, &mut request).await?;
     let explanation = explain(&config, &request);
@@ -105,8 +96,7 @@ async fn config(options: &ExplainOptions, request: &mut Request) -> Result<Proxy
         return ProxyConfig::from_dump(&text).with_context(|| format!("could not use {}", file.display()));
     }
     let proxy = options.from.as_deref().unwrap_or_default();
-    let path = format!("/debug/config_dump?include_eds&proxyID={}", escaped(proxy));
-    let dump = options.server.text(&path).await?;
+    let dump = options.server.text(&dump_path(proxy)).await?;
     if request.addresses.is_empty() {
         let namespace = proxy.rsplit('.').next().unwrap_or_default();
         let services = options.server.page("/debug/registryz").await?;
@@ -121,11 +111,12 @@ async fn files(options: &ExplainOptions, explanation: &Explanation) -> BTreeMap<
     if options.dump.is_some() {
         return files;
     }
-    for config in explanation.configs() {
-        let page = options.server.page(&format!("/api/v1/objects?config={}", escaped(config))).await;
-        let Ok(Value::Array(found)) = page else { continue };
-        if let Some(file) = found.first().and_then(|object| object["file"].as_str()) {
-            let line = found[0]["line"].as_u64().map_or(String::new(), |line| format!(":{line}"));
+    let configs = explanation.configs();
+    let Ok(Value::Array(objects)) = options.server.page("/api/v1/objects").await else { return files };
+    for object in &objects {
+        let Some(config) = object["config"].as_str().filter(|config| configs.contains(config)) else { continue };
+        if let Some(file) = object["file"].as_str() {
+            let line = object["line"].as_u64().map_or(String::new(), |line| format!(":{line}"));
             files.insert(config.to_owned(), format!("{file}{line}"));
         }
     }

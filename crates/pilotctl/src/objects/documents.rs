@@ -36,6 +36,17 @@ pub(super) fn mistakes(texts: &[(String, String)]) -> Vec<String> {
     lines
 }
 
+/// The mistakes that validation finds in files and folders, with file and line.
+pub(crate) fn mistakes_of(paths: &[PathBuf]) -> Result<Vec<String>> {
+    Ok(mistakes(&texts(paths)?))
+}
+
+/// All files and folders as one text of YAML documents.
+pub(crate) fn joined_texts(paths: &[PathBuf]) -> Result<String> {
+    let texts: Vec<String> = texts(paths)?.into_iter().map(|(_, text)| text).collect();
+    Ok(texts.join("\n---\n"))
+}
+
 /// Reads files and folders.
 pub(crate) fn texts(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
     let mut gathered = GatheredFiles::default();

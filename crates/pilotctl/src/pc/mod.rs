@@ -10,7 +10,9 @@ use clap::{Args, ValueEnum};
 use explain::ProxyConfig;
 use serde_json::Value;
 
-use crate::control_plane::{ControlPlaneOptions, UNREACHABLE, escaped, is_unreachable};
+use crate::bundle::dump_path;
+use crate::control_plane::ControlPlaneOptions;
+use crate::output::{FOUND_SOMETHING, ListFormat, OutputOptions, difference};
 use crate::table::table;
 
 #[derive(Args)]
@@ -30,9 +32,24 @@ pub(crate) struct PcOptions {
     #[arg(long, conflicts_with = "proxy")]
     dump: Option<PathBuf>,
 
-    /// How to print it
-    #[arg(short, long, value_enum, default_value_t = PcFormat::Table)]
-    output: PcFormat,
+    /// What the proxy should have, as the server knows it; the default
+    #[arg(long, conflicts_with_all = ["actual", "diff"])]
+    intended: bool,
+
+    /// What the proxy has, read from the admin port of its Envoy
+    #[arg(long, requires = "admin")]
+    actual: bool,
+
+    /// The difference between what the proxy should have and what it has; exit status 1 if there is any
+    #[arg(long, requires = "admin")]
+    diff: bool,
+
+    /// Admin address of the proxy's Envoy, HOST:PORT
+    #[arg(long)]
+    admin: Option<String>,
+
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,46 +62,67 @@ enum ConfigPart {
     Route,
     #[value(alias = "endpoints")]
     Endpoint,
+    #[value(alias = "secrets")]
+    Secret,
+    Bootstrap,
     All,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PcFormat {
-    Table,
-    /// The dump itself
-    Json,
 }
 
 /// Prints the configuration; returns the exit status.
 pub(crate) async fn run(options: &PcOptions) -> Result<u8> {
-    let dump = match dump(options).await {
-        Err(error) if is_unreachable(&error) => {
-            eprintln!("pilotctl: {error:#}");
-            return Ok(UNREACHABLE);
-        }
-        dump => dump?,
-    };
-    if options.output == PcFormat::Json {
+    if options.diff {
+        return compare(options).await;
+    }
+    let dump = if options.actual { actual(options).await? } else { intended(options).await? };
+    let is_raw = matches!(options.part, ConfigPart::Secret | ConfigPart::Bootstrap);
+    if is_raw || matches!(options.output.output, ListFormat::Json | ListFormat::Yaml) {
         let value: Value = serde_json::from_str(&dump).context("could not read the dump as JSON")?;
-        println!("{}", serde_json::to_string_pretty(&part_of(options.part, value))?);
+        let value = part_of(options.part, value);
+        if !options.output.printed(&value)? {
+            print!("{}", serde_saphyr::to_string(&value)?);
+        }
         return Ok(0);
     }
-    let config = ProxyConfig::from_dump(&dump)?;
-    let parts = match options.part {
-        ConfigPart::All => vec![ConfigPart::Cluster, ConfigPart::Listener, ConfigPart::Route, ConfigPart::Endpoint],
-        part => vec![part],
-    };
-    let tables: Vec<String> = parts.into_iter().map(|part| printed(part, &config)).collect();
-    print!("{}", tables.join("\n"));
+    print!("{}", printed(options.part, &ProxyConfig::from_dump(&dump)?));
     Ok(0)
 }
 
-async fn dump(options: &PcOptions) -> Result<String> {
+/// Prints how the proxy's Envoy differs from what it should have.
+async fn compare(options: &PcOptions) -> Result<u8> {
+    let [intended, actual] = [intended(options).await?, actual(options).await?];
+    let read = |text: &str| ProxyConfig::from_dump(text).map(|config| printed(options.part, &config));
+    let (intended, actual) = (read(&intended)?, read(&actual)?);
+    // Envoy adds clusters and listeners from its bootstrap, and prints resources in another order.
+    let sorted = |text: &str| {
+        let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        lines.sort_unstable();
+        lines
+            .iter()
+            .map(|line| format!("{}\n", line.split_whitespace().collect::<Vec<_>>().join(" ")))
+            .collect::<String>()
+    };
+    let (intended, actual) = (sorted(&intended), sorted(&actual));
+    anstream::print!("{}", difference(&intended, &actual, ("intended", "actual")));
+    Ok(if intended == actual { 0 } else { FOUND_SOMETHING })
+}
+
+async fn intended(options: &PcOptions) -> Result<String> {
     if let Some(file) = &options.dump {
         return fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()));
     }
-    let proxy = options.proxy.as_deref().unwrap_or_default();
-    options.server.text(&format!("/debug/config_dump?include_eds&proxyID={}", escaped(proxy))).await
+    options.server.text(&dump_path(options.proxy.as_deref().unwrap_or_default())).await
+}
+
+/// The dump of the proxy's Envoy.
+async fn actual(options: &PcOptions) -> Result<String> {
+    let admin = options.admin.as_deref().unwrap_or_default();
+    ControlPlaneOptions::at(admin).text("/config_dump?include_eds").await
+}
+
+/// All tables of a configuration.
+pub(crate) fn tables(config: &ProxyConfig) -> String {
+    let parts = [ConfigPart::Cluster, ConfigPart::Listener, ConfigPart::Route, ConfigPart::Endpoint];
+    parts.map(|part| printed(part, config)).join("\n")
 }
 
 fn printed(part: ConfigPart, config: &ProxyConfig) -> String {
@@ -92,7 +130,8 @@ fn printed(part: ConfigPart, config: &ProxyConfig) -> String {
         ConfigPart::Cluster => table(&rows::CLUSTER, &rows::clusters(config)),
         ConfigPart::Listener => table(&rows::LISTENER, &rows::listeners(config)),
         ConfigPart::Route => table(&rows::ROUTE, &rows::routes(config)),
-        ConfigPart::Endpoint | ConfigPart::All => table(&rows::ENDPOINT, &rows::endpoints(config)),
+        ConfigPart::Endpoint => table(&rows::ENDPOINT, &rows::endpoints(config)),
+        ConfigPart::All | ConfigPart::Secret | ConfigPart::Bootstrap => tables(config),
     }
 }
 
@@ -103,6 +142,8 @@ fn part_of(part: ConfigPart, mut dump: Value) -> Value {
         ConfigPart::Listener => "ListenersConfigDump",
         ConfigPart::Route => "RoutesConfigDump",
         ConfigPart::Endpoint => "EndpointsConfigDump",
+        ConfigPart::Secret => "SecretsConfigDump",
+        ConfigPart::Bootstrap => "BootstrapConfigDump",
         ConfigPart::All => return dump,
     };
     if let Some(sections) = dump["configs"].as_array_mut() {
