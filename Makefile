@@ -1,8 +1,9 @@
-.PHONY: help run test setup tidy reference images bench bench-quick
+.PHONY: help run test setup tidy reference images bench bench-quick fuzz
 
 HUB ?= pilotage
 TAG ?= latest
 BUILDER ?= docker
+SECONDS ?= 60
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,3 +35,6 @@ bench: ## measure fleets of proxies on a real API server, and write tables and p
 
 bench-quick: ## measure a small fleet from files (a minute after the build)
 	cargo bench -p discovery --bench fleet -- --quick
+
+fuzz: ## search for inputs that do harm, SECONDS for each fuzz target
+	cargo xtask fuzz --seconds $(SECONDS)

@@ -8,18 +8,55 @@ use anyhow::{Result, bail};
 use super::source::{Literal, literals, read};
 use super::{head, row};
 
-/// A program, the files that register its metrics, and what its names begin with.
-const PROGRAMS: &[(&str, &[&str], &[&str])] = &[
-    (
-        "pilot-discovery",
-        &[
+/// The files that register metrics of a program.
+struct MetricFiles {
+    program: &'static str,
+    files: &'static [&'static str],
+    /// What names begin with, as they are written there.
+    starts: &'static [&'static str],
+    /// What names begin with in addition.
+    prefix: &'static str,
+}
+
+const METRIC_FILES: &[MetricFiles] = &[
+    MetricFiles {
+        program: "pilot-discovery",
+        files: &[
             "crates/discovery/src/metrics.rs",
             "crates/discovery/src/http/metrics.rs",
+            "crates/discovery/src/http/process.rs",
+            "crates/discovery/src/http/debug/status.rs",
             "crates/discovery/src/trust/metrics.rs",
+            "crates/discovery/src/registration/metrics.rs",
+            "crates/discovery/src/webhook/metrics.rs",
         ],
-        &["pilot_", "pilotage_", "istiod_", "istio_build", "process_", "citadel_server_"],
-    ),
-    ("pilot-agent", &["crates/agent/src/metrics.rs"], &[""]),
+        starts: &[
+            "pilot_",
+            "pilotage_",
+            "istiod_",
+            "istio_build",
+            "process_",
+            "citadel_server_",
+            "endpoint_no_pod",
+            "galley_",
+            "sidecar_injection_",
+            "webhook_patch_",
+            "auto_registration_",
+        ],
+        prefix: "",
+    },
+    MetricFiles {
+        program: "pilot-agent",
+        files: &["crates/agent/src/metrics.rs"],
+        starts: &[""],
+        prefix: "istio_agent_",
+    },
+    MetricFiles {
+        program: "pilot-agent --requestMetrics",
+        files: &["crates/agent/src/requests/series.rs"],
+        starts: &["istio_"],
+        prefix: "",
+    },
 ];
 
 pub(super) fn body(root: &Path) -> Result<String> {
@@ -27,15 +64,16 @@ pub(super) fn body(root: &Path) -> Result<String> {
                     `--monitoringAddr` (15014), `pilot-agent` at\n`/stats/prometheus` on 15020, together with Envoy's and \
                     the application's. Names are upstream's where upstream has the metric.\n"
         .to_owned();
-    for (program, files, prefixes) in PROGRAMS {
+    for MetricFiles { program, files, starts, prefix } in METRIC_FILES {
         let mut metrics = BTreeMap::new();
         for file in *files {
-            metrics.extend(of_file(&read(root, file)?, prefixes));
+            let source = read(root, file)?;
+            let code = &source[..source.find("#[cfg(test)]\nmod tests").unwrap_or(source.len())];
+            metrics.extend(of_file(code, starts));
         }
         if metrics.is_empty() {
             bail!("no metric of {program}");
         }
-        let prefix = if *program == "pilot-agent" { "istio_agent_" } else { "" };
         let rows = metrics.iter().map(|(name, help)| row(&[&format!("`{prefix}{name}`"), help]));
         text += &format!("\n## {program}\n\n{}{}", head(&["metric", "meaning"]), rows.collect::<String>());
     }

@@ -1,24 +1,18 @@
-//! `cargo xtask release VERSION`: sets the version, closes the changelog's section, commits and tags, then builds an
-//! archive with checksums and a bill of materials in `target/dist`. `--dry-run` changes no tracked file, makes no commit,
+//! `cargo xtask release VERSION`: sets the version, closes the changelog's section, commits and tags, then packs
+//! `target/dist` (see `package`). `--dry-run` changes no tracked file, makes no commit,
 //! and packs the development build.
 
 mod changelog;
-mod sbom;
 mod versions;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::dependencies;
+use crate::package::{self, PackedBuild, output};
 use changelog::Fragment;
-
-const PACKAGES: &[&str] = &["discovery", "agent", "pilotctl"];
-const BINARIES: &[&str] = &["pilot-discovery", "pilot-agent", "pilotctl"];
-/// What the archive has next to the binaries.
-const FILES: &[&str] = &["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "deploy", "docs", "samples"];
 
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum ReleaseMode {
@@ -46,8 +40,9 @@ pub(crate) fn run(root: &Path, version: &str, mode: ReleaseMode) -> Result<()> {
             println!("release: would commit and tag v{version}");
         }
     }
-    let archive = pack(root, version, mode)?;
-    println!("release: {}", archive.display());
+    let build = if mode == ReleaseMode::Real { PackedBuild::Release } else { PackedBuild::Debug };
+    let dist = package::pack(root, version, build)?;
+    println!("release: {}", dist.display());
     if mode == ReleaseMode::Real {
         println!("release: publish with `git push --follow-tags` and upload target/dist");
     }
@@ -108,54 +103,6 @@ fn commit(root: &Path, version: &str, edits: &[Edit], fragments: &[Fragment]) ->
     Ok(())
 }
 
-/// Builds, and writes archive, bill of materials and checksums into `target/dist`.
-fn pack(root: &Path, version: &str, mode: ReleaseMode) -> Result<PathBuf> {
-    let (arguments, folder): (&[&str], &str) = match mode {
-        ReleaseMode::Real => (&["--release", "-p", "discovery", "-p", "agent", "-p", "pilotctl"], "release"),
-        ReleaseMode::DryRun => (&["--workspace", "--bins"], "debug"),
-    };
-    output(Command::new(env!("CARGO")).current_dir(root).args(["build", "--locked"]).args(arguments))?;
-    let dist = root.join("target/dist");
-    let name = format!("pilotage-{version}-{}-linux", std::env::consts::ARCH);
-    let stage = dist.join(&name);
-    if dist.exists() {
-        fs::remove_dir_all(&dist)?;
-    }
-    fs::create_dir_all(&stage)?;
-    for binary in BINARIES {
-        fs::copy(root.join("target").join(folder).join(binary), stage.join(binary))
-            .with_context(|| format!("could not copy {binary}"))?;
-    }
-    output(Command::new("cp").current_dir(root).arg("--recursive").args(FILES).arg(&stage))?;
-    let archive = format!("{name}.tar.gz");
-    // A fixed order, owner and time: the same files give the same archive.
-    let time = output(Command::new("git").current_dir(root).args(["log", "-1", "--format=%cI"]))?;
-    let mut tar = Command::new("tar");
-    tar.current_dir(&dist).args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    output(tar.arg(format!("--mtime={}", time.trim())).args([
-        "--use-compress-program=gzip -n",
-        "-cf",
-        &archive,
-        &name,
-    ]))?;
-    fs::remove_dir_all(&stage)?;
-    let bill = format!("{name}.cdx.json");
-    fs::write(dist.join(&bill), sbom::document(version, &dependencies::of_packages(root, PACKAGES)?))?;
-    let sums = output(Command::new("sha256sum").current_dir(&dist).args([&archive, &bill]))?;
-    fs::write(dist.join("SHA256SUMS"), sums)?;
-    Ok(dist.join(archive))
-}
-
 fn today() -> Result<String> {
     Ok(output(Command::new("date").args(["--utc", "+%Y-%m-%d"]))?.trim().to_owned())
-}
-
-/// Runs a tool and returns what it prints.
-fn output(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("could not run {name}"))?;
-    if !output.status.success() {
-        bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
