@@ -10,8 +10,14 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-/// The target address; `None` while connections are refused.
-type ForwardTarget = Option<SocketAddr>;
+/// Where connections lead to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ForwardTarget {
+    /// `None` while connections are refused.
+    address: Option<SocketAddr>,
+    /// How often connections were closed. A connection sees a cut even if the address is back at once.
+    cuts: usize,
+}
 
 /// What a forwarder does to the bytes of its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +57,7 @@ impl TcpForwarder {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
         let address = listener.local_addr().unwrap_or_else(|e| panic!("no address: {e}"));
-        let (target, targets) = watch::channel(None);
+        let (target, targets) = watch::channel(ForwardTarget::default());
         let (fault, faults) = watch::channel(LinkFault::None);
         let accepting = tokio::spawn(async move {
             let mut open = JoinSet::new();
@@ -73,12 +79,12 @@ impl TcpForwarder {
 
     /// Forwards new connections to this address, and closes those to another one.
     pub fn forward_to(&self, address: SocketAddr) {
-        self.target.send_replace(Some(address));
+        self.target.send_modify(|target| target.address = Some(address));
     }
 
     /// Closes all connections and refuses new ones.
     pub fn cut(&self) {
-        self.target.send_replace(None);
+        self.target.send_modify(|target| *target = ForwardTarget { address: None, cuts: target.cuts + 1 });
     }
 
     /// Disturbs all connections in this way from now on.
@@ -88,7 +94,8 @@ impl TcpForwarder {
 }
 
 async fn forward(inner: TcpStream, mut targets: watch::Receiver<ForwardTarget>, faults: watch::Receiver<LinkFault>) {
-    let Some(address) = *targets.borrow_and_update() else { return };
+    let target = *targets.borrow_and_update();
+    let Some(address) = target.address else { return };
     let Ok(outer) = TcpStream::connect(address).await else { return };
     let _ = (inner.set_nodelay(true), outer.set_nodelay(true));
     let (inner_read, inner_write) = inner.into_split();
@@ -99,14 +106,9 @@ async fn forward(inner: TcpStream, mut targets: watch::Receiver<ForwardTarget>, 
         tokio::join!(up, down);
     };
     tokio::select! {
-        () = redirected(&mut targets, address) => {}
+        _ = targets.wait_for(|now| *now != target) => {}
         () = both => {}
     }
-}
-
-/// Ends when the target is another one.
-async fn redirected(targets: &mut watch::Receiver<ForwardTarget>, address: SocketAddr) {
-    let _ = targets.wait_for(|target| *target != Some(address)).await;
 }
 
 /// Copies one direction until it ends. Both directions of a connection that is reset end.
@@ -162,5 +164,28 @@ impl Drop for TcpForwarder {
     fn drop(&mut self) {
         // Its connections run in the same task and end with it.
         self.accepting.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cut_closes_connections_although_the_target_is_back_at_once() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let target = listener.local_addr().expect("an address");
+        let forwarder = TcpForwarder::start().await;
+        forwarder.forward_to(target);
+        let mut client = TcpStream::connect(forwarder.address()).await.expect("the forwarder");
+        let (mut server, _) = listener.accept().await.expect("a connection");
+        server.write_all(b"x").await.expect("an open connection");
+        assert_eq!(client.read_u8().await.expect("a byte"), b'x');
+        forwarder.forward_to(target);
+        server.write_all(b"y").await.expect("an open connection");
+        assert_eq!(client.read_u8().await.expect("a byte"), b'y');
+        forwarder.cut();
+        forwarder.forward_to(target);
+        assert_eq!(client.read(&mut [0]).await.expect("an orderly end"), 0);
     }
 }

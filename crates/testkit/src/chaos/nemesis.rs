@@ -97,7 +97,6 @@ async fn play(world: &mut World, faults: &[Fault]) -> Round {
         world.change().await;
     }
     let settled = world.settle(WINDOW * 2).await;
-    world.settle_envoy(WINDOW).await;
     world.observe().await;
     Round { faults: faults.to_vec(), begun, ended: world.history.now(), settled }
 }

@@ -61,8 +61,10 @@ impl ChaosReport {
         table
     }
 
-    /// Panics with all violations, if there is one.
+    /// Panics with all violations, or with the rounds after which a proxy did not get everything.
     pub fn assert_kept(&self) {
+        let late: Vec<String> = self.rounds.iter().filter(|r| r.settled.is_err()).map(Round::to_string).collect();
+        assert!(late.is_empty(), "seed {}:\n{}", self.seed, late.join("\n"));
         let count = self.checked.violations.len();
         assert!(count == 0, "seed {}: {count} violations\n{}", self.seed, self.checked.report());
         for promise in Promise::ALL {

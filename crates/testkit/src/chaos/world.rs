@@ -17,6 +17,7 @@ use crate::envoy::{Bootstrap, Envoy, XdsTransport};
 use crate::fleet::proxy::node;
 use crate::forwarder::TcpForwarder;
 use crate::promises::content::{Marker, ResourceKind};
+use crate::promises::history::EnvoyDump;
 use crate::promises::proxy::{ProxyOptions, ProxyTarget, RecordedProxy};
 use crate::promises::{Event, FaultScope, History, MeshPart, ProxyName, real};
 use crate::{servers, wait};
@@ -266,29 +267,34 @@ impl World {
         }
     }
 
-    /// Waits until all honest proxies and the Envoy have the endpoints that sources have.
+    /// Waits until all honest proxies and the Envoy have the endpoints that sources have. The error names those that do not.
     pub(super) async fn settle(&mut self, limit: Duration) -> Result<Duration, String> {
         let begun = self.history.now();
         loop {
             self.replicas.iter_mut().for_each(Replica::check_alive);
-            let late = self.late();
+            let late = self.late().await;
             if late.is_empty() {
                 return Ok(self.history.now() - begun);
             }
             if self.history.now() - begun > limit {
                 return Err(late.join(", "));
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    fn late(&self) -> Vec<String> {
+    async fn late(&self) -> Vec<String> {
+        let envoy = self.dump_envoy().await;
         let honest: Vec<&ConnectedProxy> = self.proxies.iter().filter(|proxy| proxy.is_honest()).collect();
         let mut late = Vec::new();
         for ((kind, service), endpoints) in &self.inputs {
             let cluster = kind.cluster(*service);
             let without = honest.iter().filter(|proxy| proxy.proxy.endpoints(&cluster) != *endpoints);
             late.extend(without.map(|proxy| format!("{cluster} of {}", proxy.proxy.name())));
+            let of_envoy = envoy.as_ref().map(|dump| dump.endpoints.get(&cluster).cloned().unwrap_or_default());
+            if self.envoy.is_some() && of_envoy.as_ref() != Some(endpoints) {
+                late.push(format!("{cluster} of {ENVOY}"));
+            }
         }
         late
     }
@@ -313,30 +319,13 @@ impl World {
         self.dump_envoy().await;
     }
 
-    async fn dump_envoy(&self) {
-        let Some(watched) = &self.envoy else { return };
+    /// Records what the Envoy uses and returns it; nothing if there is no Envoy or it does not answer.
+    async fn dump_envoy(&self) -> Option<EnvoyDump> {
+        let watched = self.envoy.as_ref()?;
         let dump = tokio::time::timeout(Duration::from_secs(2), watched.envoy.admin().config_dump()).await;
-        if let Ok(Ok(dump)) = dump {
-            self.history.record(Event::Dumped { proxy: ENVOY.into(), dump: real::of_dump(&dump) });
-        }
-    }
-
-    /// Waits until the Envoy uses the endpoints that sources have.
-    pub(super) async fn settle_envoy(&self, limit: Duration) {
-        let Some(watched) = &self.envoy else { return };
-        let begun = self.history.now();
-        while self.history.now() - begun < limit {
-            self.dump_envoy().await;
-            let Ok(dump) = watched.envoy.admin().config_dump().await else { continue };
-            let has = real::of_dump(&dump).endpoints;
-            let is_current = |((kind, service), endpoints): (&(SourceKind, usize), &BTreeSet<String>)| {
-                has.get(&kind.cluster(*service)).cloned().unwrap_or_default() == *endpoints
-            };
-            if self.inputs.iter().all(is_current) {
-                return self.dump_envoy().await;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let dump = real::of_dump(&dump.ok()?.ok()?);
+        self.history.record(Event::Dumped { proxy: ENVOY.into(), dump: dump.clone() });
+        Some(dump)
     }
 
     /// Records for each honest proxy what a fresh server would send to it.

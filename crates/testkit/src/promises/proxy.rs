@@ -173,17 +173,16 @@ impl ProxyTask {
 
     async fn delta(&self, channel: Channel, node: Node, replica: usize) -> Result<(), Status> {
         let held = self.held.lock().clone();
-        let names = |kind: &TypeUrl| held.get(kind).map(|held| held.keys().cloned().collect()).unwrap_or_default();
-        let known: [Vec<String>; 2] = [names(&TypeUrl::ENDPOINT), names(&TypeUrl::ROUTE)];
+        let (endpoints, routes) = (endpoint_names(&held), route_names(&held));
         let returns = !held.is_empty();
         let mut client = DeltaClient::open(channel, node, held, &TypeUrl::CLUSTER, &[]).await?;
         self.history.record(Event::Connected { proxy: self.name.clone(), replica });
         let mut asked = DeltaAsked::default();
         if returns {
-            let _ = asked.endpoints(&mut client, known[0].iter().cloned().collect());
+            let _ = asked.endpoints(&mut client, endpoints);
             client.subscribe(&TypeUrl::LISTENER, &[]);
             asked.has_listeners = true;
-            let _ = asked.routes(&mut client, known[1].iter().cloned().collect());
+            let _ = asked.routes(&mut client, routes);
         }
         let secrets = self.options.lock().secrets.clone();
         if !secrets.is_empty() {
@@ -287,6 +286,18 @@ impl ProxyTask {
     }
 }
 
+/// Endpoints that the held clusters need, whether they are held or not.
+fn endpoint_names(held: &Held) -> BTreeSet<String> {
+    let clusters = held.get(&TypeUrl::CLUSTER).into_iter().flatten();
+    clusters.map(|(name, _)| name).filter(|name| name.starts_with("outbound|")).cloned().collect()
+}
+
+/// Route tables that the held listeners need.
+fn route_names(held: &Held) -> BTreeSet<String> {
+    let listeners = held.get(&TypeUrl::LISTENER).into_iter().flatten();
+    listeners.flat_map(|(_, held)| route_names_in(&held.resource.value)).collect()
+}
+
 /// What a delta stream has asked for.
 #[derive(Default)]
 struct DeltaAsked {
@@ -301,9 +312,8 @@ impl DeltaAsked {
     fn follow(&mut self, client: &mut DeltaClient, response: &DeltaDiscoveryResponse) -> Option<DroppedNames> {
         match ResourceKind::of(&response.type_url)? {
             ResourceKind::Clusters => {
-                let held = client.held.get(&TypeUrl::CLUSTER).into_iter().flatten();
-                let names = held.map(|(name, _)| name).filter(|name| name.starts_with("outbound|")).cloned();
-                let dropped = self.endpoints(client, names.collect());
+                let names = endpoint_names(&client.held);
+                let dropped = self.endpoints(client, names);
                 if !self.has_listeners {
                     self.has_listeners = true;
                     client.subscribe(&TypeUrl::LISTENER, &[]);
@@ -311,8 +321,7 @@ impl DeltaAsked {
                 Some((ResourceKind::Endpoints, dropped))
             }
             ResourceKind::Listeners => {
-                let held = client.held.get(&TypeUrl::LISTENER).into_iter().flatten();
-                let names = held.flat_map(|(_, held)| route_names_in(&held.resource.value)).collect();
+                let names = route_names(&client.held);
                 Some((ResourceKind::Routes, self.routes(client, names)))
             }
             _ => None,
