@@ -21,13 +21,16 @@ impl<T: Hash> Hashed<T> {
     }
 }
 
-impl<T: Message> Hashed<T> {
+impl<T: Message + Clone> Hashed<T> {
     /// For protobuf messages, which do not implement `Hash`: the fingerprint is that of the encoded bytes.
     pub fn from_message(value: T) -> Hashed<T> {
         let hash = xxh3_128(&value.encode_to_vec());
-        Hashed { value: Arc::new(value), hash }
+        // A list that grew while it was decoded has room for up to four times its elements; that of a copy has none.
+        Hashed { value: Arc::new(value.clone()), hash }
     }
+}
 
+impl<T: Message> Hashed<T> {
     pub fn encode(&self) -> Vec<u8> {
         self.value.encode_to_vec()
     }

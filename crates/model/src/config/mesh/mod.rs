@@ -171,7 +171,7 @@ fn single_document<'a>(text: &'a str, file: &str) -> (Value, FileLocation, Optio
     (value, location, first.source, problems)
 }
 
-fn usable<M: Message>(read: M, fallback: fn() -> M, problems: Vec<Problem>) -> (Hashed<M>, Vec<Problem>) {
+fn usable<M: Message + Clone>(read: M, fallback: fn() -> M, problems: Vec<Problem>) -> (Hashed<M>, Vec<Problem>) {
     let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
     (Hashed::from_message(if refused { fallback() } else { read }), problems)
 }
