@@ -49,7 +49,7 @@ fn lost(output: &str) -> Vec<String> {
 }
 
 /// Waits until the log has the end of each outage that it has since a position, and returns its length then. A line may
-/// follow the debug page that shows the same, because a thread of its own writes the log.
+/// follow the debug page that shows the same, because a separate thread writes the log.
 async fn until_over(server: &mut DiscoveryProcess, from: usize) -> usize {
     wait::until_within(PATIENCE, "every outage to be over", async || {
         let output = server.process().output();
