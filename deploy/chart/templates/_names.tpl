@@ -23,3 +23,38 @@ istio: pilot
 istio.io/rev: default
 {{- end }}
 {{- end }}
+{{- /* Values by upstream's names take precedence where they are set: see values.yaml. */}}
+{{- define "pilotage.image" -}}
+{{- $global := .Values.global }}
+{{- $hub := .Values.hub | default $global.hub }}
+{{- $tag := .Values.tag | default $global.tag }}
+{{- $parts := regexSplit ":" (base .Values.image) 2 }}
+{{- if or $hub $tag -}}
+{{ $hub | default (dir .Values.image) }}/{{ first $parts }}:{{ $tag | default (last $parts) }}
+{{- else -}}
+{{ .Values.image }}
+{{- end }}
+{{- end }}
+{{- define "pilotage.domain" -}}
+{{ (.Values.global.proxy).clusterDomain | default .Values.domain }}
+{{- end }}
+{{- define "pilotage.cluster" -}}
+{{ (.Values.global.multiCluster).clusterName | default .Values.clusterID }}
+{{- end }}
+{{- define "pilotage.logLevel" -}}
+{{ (.Values.global.logging).level | default .Values.logLevel }}
+{{- end }}
+{{- define "pilotage.logAsJson" -}}
+{{- if or .Values.global.logAsJson .Values.logAsJson }}true{{ end }}
+{{- end }}
+{{- /* What templates of injected proxies read: `injection.values`, and upstream's values of the same names. */}}
+{{- define "pilotage.injectionValues" -}}
+{{- $global := dict }}
+{{- range $name := list "hub" "tag" "network" "meshID" "caAddress" "imagePullPolicy" "imagePullSecrets" "proxy" "proxy_init" "logAsJson" }}
+{{- with index $.Values.global $name }}{{- $_ := set $global $name . }}{{- end }}
+{{- end }}
+{{- with (.Values.global.multiCluster).clusterName }}{{- $_ := set $global "multiCluster" (dict "clusterName" .) }}{{- end }}
+{{- $webhook := omit .Values.sidecarInjectorWebhook "enableNamespacesByDefault" }}
+{{- $own := dict "global" $global "sidecarInjectorWebhook" $webhook }}
+{{- mergeOverwrite (dict "revision" .Values.revision) (deepCopy .Values.injection.values) (deepCopy $own) | toPrettyJson }}
+{{- end }}

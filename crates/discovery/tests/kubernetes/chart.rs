@@ -130,6 +130,101 @@ fn an_unknown_value_is_refused_and_kiali_finds_what_it_reads() {
     assert!(env.contains(&json!({"name": "CLUSTER_ID", "value": "east"})), "{env:?}");
 }
 
+/// Whether Helm refuses a value, and why.
+fn refusal(value: &str) -> String {
+    let mut helm = Command::new(servers::binary("helm"));
+    helm.args(["template", "pilotage", "--namespace=istio-system", "--set", value]).arg(deploy().join("chart"));
+    let output = helm.output().unwrap();
+    assert!(!output.status.success(), "{value} is accepted");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn values_by_upstreams_names_have_the_same_effect() {
+    if servers::without("helm") {
+        return;
+    }
+    let pairs: [(&[&str], &[&str]); 12] = [
+        (&["hub=mesh.example/a", "tag=v2"], &["image=mesh.example/a/pilot:v2"]),
+        (&["global.tag=0.1.0", "global.hub=pilotage"], &[]),
+        (&["autoscaleMin=3", "autoscaleMax=9"], &["minReplicas=3", "maxReplicas=9"]),
+        (&["cpu.targetAverageUtilization=60"], &["targetCPU=60"]),
+        (
+            &["global.logging.level=ads:debug", "global.logAsJson=true"],
+            &["logLevel=ads:debug", "logAsJson=true", "injection.values.global.logAsJson=true"],
+        ),
+        (
+            &["global.multiCluster.clusterName=east"],
+            &["clusterID=east", "injection.values.global.multiCluster.clusterName=east"],
+        ),
+        (
+            &["global.proxy.clusterDomain=mesh.local"],
+            &["domain=mesh.local", "injection.values.global.proxy.clusterDomain=mesh.local"],
+        ),
+        (
+            &["global.proxy.image=other", "global.network=n1"],
+            &["injection.values.global.proxy.image=other", "injection.values.global.network=n1"],
+        ),
+        (&["sidecarInjectorWebhook.enableNamespacesByDefault=true"], &["injection.namespacesByDefault=true"]),
+        (
+            &["sidecarInjectorWebhook.rewriteAppHTTPProbe=false"],
+            &["injection.values.sidecarInjectorWebhook.rewriteAppHTTPProbe=false"],
+        ),
+        (&["global.configValidation=false"], &["validation.enabled=false"]),
+        (&["keepaliveMaxServerConnectionAge=9m"], &["args={--keepaliveMaxServerConnectionAge=9m}"]),
+    ];
+    for (upstream, ours) in pairs {
+        assert_eq!(objects(&rendered(upstream)), objects(&rendered(ours)), "{upstream:?} and {ours:?}");
+    }
+    assert_eq!(objects(&rendered(&["traceSampling=0"])), objects(&rendered(&["env.PILOT_TRACE_SAMPLING=0"])));
+    let fixed = objects(&rendered(&["autoscaleEnabled=false", "replicaCount=4", "podLabels.team=mesh"]));
+    assert_eq!(fixed["Deployment istiod"].pointer("/spec/replicas"), Some(&json!(4)));
+    assert_eq!(fixed["Deployment istiod"].pointer("/spec/template/metadata/labels/team"), Some(&json!("mesh")));
+    assert!(!fixed.contains_key("HorizontalPodAutoscaler istiod"));
+    for unknown in ["global.istiod.enableAnalysis=true", "global.logging.levels=x", "cpu.target=1", "autoscalemin=2"] {
+        let text = refusal(unknown);
+        assert!(text.contains("additional properties"), "{unknown}: {text}");
+    }
+    let text = refusal("global.istioNamespace=other");
+    assert!(text.contains("use --namespace"), "{text}");
+}
+
+#[test]
+fn pods_go_where_the_affinity_says() {
+    if servers::without("helm") {
+        return;
+    }
+    let term = "podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+    let all = objects(&rendered(&[&format!("affinity.{term}[0].topologyKey=kubernetes.io/hostname")]));
+    let field = format!("/spec/template/spec/affinity/{}/0/topologyKey", term.replace('.', "/"));
+    assert_eq!(all["Deployment istiod"].pointer(&field), Some(&json!("kubernetes.io/hostname")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notes_say_what_comes_next() {
+    if is_left_out(&["kubectl", "helm"]) {
+        return;
+    }
+    let api_server = cluster().await;
+    let notes = |values: &[&str]| {
+        let mut helm = Command::new(servers::binary("helm"));
+        helm.args(["install", "pilotage", "--dry-run=client", "--namespace=istio-system"]).arg(deploy().join("chart"));
+        helm.arg("--kubeconfig").arg(api_server.kubeconfig());
+        helm.args(values.iter().flat_map(|value| ["--set", value]));
+        let output = helm.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split("NOTES:\n").nth(1).unwrap_or_else(|| panic!("no notes in\n{text}")).to_owned()
+    };
+    let plain = notes(&[]);
+    assert!(plain.contains("deployment/istiod\n") && plain.contains("istio-injection=enabled"), "{plain}");
+    assert!(plain.contains("pilot-discovery crds | kubectl apply"), "{plain}");
+    let canary = notes(&["revision=canary", "registerCRDs=true"]);
+    assert!(canary.contains("deployment/istiod-canary\n") && canary.contains("istio.io/rev=canary"), "{canary}");
+    assert!(!canary.contains("crds"), "{canary}");
+    assert!(!notes(&["injection.enabled=false"]).contains("Inject a namespace"));
+}
+
 #[test]
 fn two_revisions_share_no_object_and_no_pod() {
     if servers::without("helm") {
@@ -182,7 +277,7 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
     let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     create(&api_server, &[system]).await;
     let kubectl = Kubectl::new(&api_server);
-    let varied: [&[&str]; 6] = [
+    let varied: [&[&str]; 7] = [
         &[],
         &["tlsSecret=istiod-tls", "certificateAuthority=false"],
         &["caSecret=cacerts", "revision=next"],
@@ -205,6 +300,14 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
             "volumes[0].secret.secretName=cacerts",
             "volumeMounts[0].name=ca",
             "volumeMounts[0].mountPath=/etc/cacerts",
+        ],
+        &[
+            "global.tag=2",
+            "autoscaleEnabled=false",
+            "replicaCount=2",
+            "podAnnotations.a=b",
+            "traceSampling=1",
+            "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=kubernetes.io/hostname",
         ],
     ];
     // Side by side: the second revision is accepted while the first is there. Other tests use the same API server.
