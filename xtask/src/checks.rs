@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything that CI checks, step by step, with a table at the end. A failing step does not skip the
 //! ones after it. Up to three failing tests are run once more on their own: tests share the machine with real servers, and
-//! one that only fails under load is reported as flaky instead of hiding the result of all others. cargo-nextest is not
-//! used: it runs each test in its own process, and the tests of a binary share an API server and a list of used ports.
+//! one that only fails under load is reported as flaky instead of hiding the result of all others. With `--no-rerun` each
+//! failure fails the run. cargo-nextest is not used: it runs each test in its own process, and the tests of a binary share
+//! an API server and a list of used ports.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -22,6 +23,15 @@ const MAX_TEST_THREADS: usize = 4;
 /// With more failures than this the cause is not load.
 const MAX_FLAKY: usize = 3;
 
+/// What happens when a few tests fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailedTests {
+    /// They are run once more, and the run passes if they do.
+    Rerun,
+    /// The run has failed.
+    Final,
+}
+
 struct CheckStep {
     name: &'static str,
     passed: bool,
@@ -39,7 +49,7 @@ struct TestCounts {
 }
 
 /// Runs every check; an error when one failed.
-pub(crate) fn run(root: &Path) -> Result<()> {
+pub(crate) fn run(root: &Path, on_failure: FailedTests) -> Result<()> {
     let missing = setup::run(root, &[])?;
     let (mut counts, mut flaky) = (TestCounts::default(), BTreeSet::new());
     let steps = [
@@ -49,7 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         }),
         step("tidy", || tidy::run(root)),
         step("deny", || dependencies(root, &missing)),
-        step("test", || tests(root, &missing, &mut counts, &mut flaky)),
+        step("test", || tests(root, &missing, on_failure, &mut counts, &mut flaky)),
         step("reference", || reference::run(root, ReferenceMode::Check)),
     ];
     println!();
@@ -106,15 +116,21 @@ fn dependencies(root: &Path, missing: &[&str]) -> Result<()> {
     }
 }
 
-fn tests(root: &Path, missing: &[&str], counts: &mut TestCounts, flaky: &mut BTreeSet<String>) -> Result<()> {
+fn tests(
+    root: &Path,
+    missing: &[&str],
+    on_failure: FailedTests,
+    counts: &mut TestCounts,
+    flaky: &mut BTreeSet<String>,
+) -> Result<()> {
     let has_passed = cargo_test(root, missing, &[], counts)?;
     if has_passed {
         return Ok(());
     }
-    let failures = counts.failures.clone();
-    if failures.len() != counts.failed || !(1..=MAX_FLAKY).contains(&failures.len()) {
-        bail!("cargo test failed");
+    if !counts.may_rerun(on_failure) {
+        bail!("cargo test failed: {:?}", counts.failures);
     }
+    let failures = counts.failures.clone();
     println!("== test, once more: {failures:?}");
     let only: Vec<&str> = ["--exact"].into_iter().chain(failures.iter().map(String::as_str)).collect();
     let mut again = TestCounts::default();
@@ -169,11 +185,17 @@ impl TestCounts {
         self.failed += number("failed");
         self.ignored += number("ignored");
     }
+
+    /// Whether the failed tests are run once more: all are known by name, and they are few.
+    fn may_rerun(&self, on_failure: FailedTests) -> bool {
+        let is_few = self.failures.len() == self.failed && (1..=MAX_FLAKY).contains(&self.failed);
+        on_failure == FailedTests::Rerun && is_few
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::TestCounts;
+    use super::{FailedTests, TestCounts};
 
     #[test]
     fn results_are_summed_up() {
@@ -185,5 +207,19 @@ mod tests {
         counts.add("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out");
         let failures = ["tidy::short_lines".to_owned()].into();
         assert_eq!(counts, TestCounts { passed: 19, failed: 3, ignored: 1, failures });
+    }
+    #[test]
+    fn a_failure_is_final_without_a_rerun() {
+        let failed = |count: usize| {
+            let failures = (0..count).map(|number| format!("test_{number}")).collect();
+            TestCounts { failed: count, failures, ..TestCounts::default() }
+        };
+        let reruns =
+            |count| [FailedTests::Rerun, FailedTests::Final].map(|on_failure| failed(count).may_rerun(on_failure));
+        assert_eq!(reruns(1), [true, false]);
+        assert_eq!(reruns(3), [true, false]);
+        assert_eq!(reruns(4), [false, false]);
+        // A test binary that crashed names no test.
+        assert!(!TestCounts { failed: 1, ..TestCounts::default() }.may_rerun(FailedTests::Rerun));
     }
 }

@@ -55,7 +55,8 @@ usage: cargo xtask COMMAND
             end-to-end stories in such a cluster, under load; needs root
   soak [--minutes N] [--proxies N]
             a mixed load on one server for an hour; prints the growth of its memory and draws it
-  test      everything that CI checks
+  test [--no-rerun]
+            everything that CI checks; up to three failed tests are run once more, unless --no-rerun makes any failure final
   tidy      check the project's invariants";
 
 fn main() -> ExitCode {
@@ -88,7 +89,8 @@ fn run(args: &[&str]) -> Result<()> {
         ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["stories", names @ ..] => stories::run(&workspace::root(), names),
         ["soak", options @ ..] => examples::soak(&workspace::root(), options),
-        ["test"] => checks::run(&workspace::root()),
+        ["test"] => checks::run(&workspace::root(), checks::FailedTests::Rerun),
+        ["test", "--no-rerun"] => checks::run(&workspace::root(), checks::FailedTests::Final),
         ["tidy"] => tidy::run(&workspace::root()),
         _ => bail!("unknown command\n{USAGE}"),
     }
