@@ -1,13 +1,20 @@
 //! Storage in one file, with redb. One thread writes: all waiting writes go into one transaction, which is synced to the
 //! disk before any of them is answered. Next to the objects the file has the replaced versions of the last revisions, so
 //! watches and reads of old versions survive a restart.
+//!
+//! Commits have two phases (`begin`): data and the new root are synced before the file names that root. With one phase, redb
+//! cannot tell a damaged last commit from an incomplete one, and goes back to the commit before it without a word.
 
+use std::fs::{self, File};
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::{
+    Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition, WriteTransaction,
+};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
@@ -54,7 +61,12 @@ fn way_out(cause: &redb::Error) -> &'static str {
     match cause {
         redb::Error::DatabaseAlreadyOpen => "; another process uses it, stop that one or give another file",
         redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_) => RESTORE,
-        redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => RESTORE,
+        // A damaged page may refer to one behind the end of the file.
+        redb::Error::Io(error)
+            if [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof].contains(&error.kind()) =>
+        {
+            RESTORE
+        }
         _ => "",
     }
 }
@@ -89,6 +101,21 @@ impl EmbeddedStorage {
         // redb panics on some kinds of damage.
         let read = panic::catch_unwind(AssertUnwindSafe(|| read_file(path, limits)));
         let (database, cache) = read.unwrap_or_else(|_| Err(OpenError::Damaged { path: path.to_owned() }))?;
+        EmbeddedStorage::of(path, database, cache)
+    }
+
+    /// Opens a storage on another medium than a file, such as the disk of a test. What it has is not verified.
+    pub fn on(medium: impl StorageBackend, limits: HistoryLimits) -> Result<EmbeddedStorage, OpenError> {
+        let path = Path::new("medium");
+        let failed =
+            |cause: redb::DatabaseError| OpenError::File { path: path.to_owned(), cause: Box::new(cause.into()) };
+        let database = Builder::new().create_with_backend(medium).map_err(failed)?;
+        let (database, cache) = read_database(path, database, limits)?;
+        EmbeddedStorage::of(path, database, cache)
+    }
+
+    /// Starts the writer of an open database.
+    fn of(path: &Path, database: Database, cache: WatchCache) -> Result<EmbeddedStorage, OpenError> {
         let cache = Arc::new(cache);
         info!(path = %path.display(), revision = cache.revision(), "configuration storage opened");
         let (writes, pending) = mpsc::channel(QUEUE);
@@ -130,7 +157,35 @@ fn read_file(path: &Path, limits: HistoryLimits) -> Result<(Database, WatchCache
     if !verify::is_undamaged(path).map_err(failed)? {
         return Err(OpenError::Damaged { path: path.to_owned() });
     }
-    let database = Database::create(path).map_err(|cause| failed(cause.into()))?;
+    if !path.exists() {
+        create(path).map_err(failed)?;
+    }
+    read_database(path, Database::create(path).map_err(|cause| failed(cause.into()))?, limits)
+}
+
+/// Makes a file, unless another process does at the same time. It gets its name when it is complete: a power loss
+/// meanwhile leaves none, rather than one that looks damaged, and one afterwards does not lose it.
+fn create(path: &Path) -> Result<(), redb::Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".new-{:x}", fastrand::u64(..)));
+    let unnamed = PathBuf::from(name);
+    prepare(&Database::create(&unnamed)?)?;
+    // Unlike a rename, a link never replaces the file of another process.
+    let linked = fs::hard_link(&unnamed, path);
+    fs::remove_file(&unnamed)?;
+    match linked {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        // A file system without links: the file is made in place.
+        Err(_) => drop(Database::create(path)?),
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(File::open(folder)?.sync_all()?)
+}
+
+/// Reads everything of an open database.
+fn read_database(path: &Path, database: Database, limits: HistoryLimits) -> Result<(Database, WatchCache), OpenError> {
+    let failed = |cause: redb::Error| OpenError::File { path: path.to_owned(), cause: Box::new(cause) };
     let format = prepare(&database).map_err(failed)?;
     if format != CURRENT_FORMAT {
         return Err(OpenError::Format { path: path.to_owned(), found: format });
@@ -141,7 +196,7 @@ fn read_file(path: &Path, limits: HistoryLimits) -> Result<(Database, WatchCache
 
 /// Makes the tables of a new file. Returns the format.
 fn prepare(database: &Database) -> Result<u64, redb::Error> {
-    let transaction = database.begin_write()?;
+    let transaction = begin(database)?;
     let format = {
         transaction.open_table(OBJECTS)?;
         transaction.open_table(HISTORY)?;
@@ -294,10 +349,16 @@ impl Writer {
             // Not `create`: a file that was removed must not become an empty one.
             None => Database::open(&self.path)?,
         };
-        let transaction = database.begin_write();
+        let transaction = begin(&database);
         self.database = Some(database);
-        Ok(transaction?)
+        transaction
     }
+}
+
+fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_two_phase_commit(true);
+    Ok(transaction)
 }
 
 /// The event of a write.
