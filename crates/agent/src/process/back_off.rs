@@ -46,6 +46,11 @@ impl BackOff {
         self.used = 0;
     }
 
+    /// Whether all restarts are left.
+    pub fn is_unused(&self) -> bool {
+        self.used == 0
+    }
+
     /// Number of restarts left.
     pub fn left(&self) -> u32 {
         self.budget - self.used

@@ -54,6 +54,9 @@ enum AfterFailure {
     NewerServes,
     /// An older epoch runs on; the failed one is started again.
     StartAgain,
+    /// An older epoch runs on, but the failed one had taken its listeners over: nothing accepts connections until the
+    /// next one does, so it is started at once, if this is the first failure.
+    OpenAgain,
     /// No epoch can serve: all end, and epoch 0 starts.
     StartOver,
 }
@@ -153,7 +156,8 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         let task = EpochTask {
             number,
             agent: self.launch.agent.clone(),
-            check: self.launch.check_line(number, &bootstrap.path),
+            // The check costs as much time as a start, and protects a parent that serves.
+            check: self.launch.check_line(number, &bootstrap.path).filter(|_| self.is_serving()),
             line: self.launch.line(number, &bootstrap.path, bootstrap.admin_file.as_deref())?,
             admin_file: bootstrap.admin_file.clone(),
             start_timeout: self.launch.start_timeout,
@@ -178,6 +182,13 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
                 return None;
             }
             AfterFailure::StartAgain => warn!("the previous epoch of Envoy keeps running"),
+            AfterFailure::OpenAgain => {
+                warn!("the previous epoch of Envoy keeps running without listeners; starting the next one");
+                if self.restart.is_none() && self.back_off.is_unused() {
+                    self.back_off.next(Duration::ZERO);
+                    self.restart = Some(Instant::now());
+                }
+            }
             AfterFailure::StartOver => self.kill_all(),
         }
         // Epochs that fail together count as one failure.
@@ -188,12 +199,16 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         self.schedule_restart(lived)
     }
 
+    /// Whether an epoch has listeners.
+    fn is_serving(&self) -> bool {
+        self.epochs.values().any(|epoch| !epoch.is_drained && !epoch.is_killed)
+    }
+
     fn schedule_restart(&mut self, lived: Duration) -> Option<ExitCause> {
-        let is_serving = self.epochs.values().any(|epoch| !epoch.is_drained && !epoch.is_killed);
         let delay = match self.back_off.next(lived) {
             Some(delay) => delay,
             // The agent does not give up an Envoy that serves.
-            None if is_serving => self.back_off.longest(),
+            None if self.is_serving() => self.back_off.longest(),
             None => return Some(ExitCause::GaveUp),
         };
         warn!(?delay, restarts_left = self.back_off.left(), "restarting Envoy after a failure");
@@ -208,10 +223,11 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
             return if child.control.is_live() { AfterFailure::NewerServes } else { AfterFailure::StartOver };
         }
         let Some((_, parent)) = self.epochs.range_mut(..number).next_back() else { return AfterFailure::StartOver };
-        // A live child has closed its parent's listeners: the next child opens them. If that fails too, start over.
+        // A live child has closed its parent's listeners, and Envoy cannot open them again: the next child does. If that
+        // fails too, start over.
         if failed.is_some_and(|epoch| epoch.control.is_live()) {
             parent.is_drained = true;
-            return AfterFailure::StartAgain;
+            return AfterFailure::OpenAgain;
         }
         if parent.is_drained { AfterFailure::StartOver } else { AfterFailure::StartAgain }
     }

@@ -23,6 +23,8 @@ struct Mesh {
     discovery: DiscoveryProcess,
     certificates: TempDir,
     port: u16,
+    /// From the start of the agent to the first answer.
+    first_start: Duration,
     _backend: HttpBackend,
 }
 
@@ -45,11 +47,12 @@ impl Mesh {
         let flags = ["--hotRestart", "--drainDuration", "2s", "--parentShutdownDuration", "4s"];
         let flags = [&flags, more].concat();
         let grpc = discovery.grpc();
+        let started = Instant::now();
         let mut agent =
             Agent::start(&AgentSetup { discovery: grpc, binary, flags: &flags, env: &env, ..AgentSetup::default() });
         agent.ready().await;
         answered(port).await;
-        Mesh { agent, discovery, certificates, port, _backend: backend }
+        Mesh { agent, discovery, certificates, port, first_start: started.elapsed(), _backend: backend }
     }
 
     fn rotate(&self) {
@@ -136,8 +139,9 @@ async fn requests_are_answered_again_when_the_new_epoch_or_both_are_killed() {
         let outage = mesh.outage(&killed).await;
         let (sent, lost) = load.end().await;
         println!("{case}: answered again after {} ms; {sent} requests, {} lost", outage.as_millis(), lost.len());
-        // Measured 0.6 s; a loaded machine takes longer.
-        assert!(outage < Duration::from_secs(8), "{outage:?}");
+        // On a machine so busy that a first start takes longer than a second, an outage may take as long.
+        let limit = mesh.first_start.max(Duration::from_secs(1));
+        assert!(outage < limit, "{case}: answered again after {outage:?}; the first start took {:?}", mesh.first_start);
         mesh.epoch(u32::from(!kills_old), "LIVE").await;
     }
 }
