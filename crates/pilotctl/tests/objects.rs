@@ -132,3 +132,47 @@ async fn an_exported_folder_makes_the_same_objects_elsewhere() {
     let compared = Command::new("diff").arg("-r").arg(&folder).arg(&copy).output().expect("diff");
     assert!(compared.status.success(), "{}", String::from_utf8_lossy(&compared.stdout));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversion_reads_the_services_of_the_server() {
+    let fixture = Fixture::start().await;
+    let objects = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n\
+                   apiVersion: v1\nkind: Service\nmetadata: {name: cart, namespace: shop}\n\
+                   spec: {selector: {run: carts}, ports: [{port: 80}]}\n---\n\
+                   apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: pay, namespace: shop}\n\
+                   spec:\n  hosts: [pay.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
+                   ports: [{name: http, number: 80, protocol: HTTP}]\n  workloadSelector: {labels: {run: payments}}\n";
+    fixture.output(&["apply", "-f", &fixture.file("services.yaml", objects)]);
+    let policy = "apiVersion: authentication.istio.io/v1alpha1\nkind: Policy\nmetadata: {name: strict, namespace: shop}\n\
+                  spec: {targets: [{name: cart}, {name: pay}], peers: [{mtls: {}}]}\n";
+    let file = fixture.file("policy.yaml", policy);
+    let of_file = fixture.output(&["convert", &file, "--services-from-server"]);
+    fixture.output(&["apply", "-f", &file]);
+    let of_server = fixture.output(&["convert", "--from-server"]);
+    for printed in [of_file, of_server] {
+        let mut selectors: Vec<&str> = printed.lines().filter(|line| line.contains("run: ")).map(str::trim).collect();
+        selectors.sort_unstable();
+        assert_eq!(selectors, ["run: carts", "run: payments"], "{printed}");
+        assert!(
+            !printed.contains("kind: Service") && printed.matches("kind: PeerAuthentication").count() == 2,
+            "{printed}"
+        );
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_not_taken_for_an_empty_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: a, clusters: [{{name: a, cluster: {{server: 'http://127.0.0.1:{}'}}}}], \
+         users: [], contexts: [{{name: a, context: {{cluster: a, user: ''}}}}]}}",
+        ports::free()
+    );
+    fs::write(&kubeconfig, text).expect("a kubeconfig");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pilotctl"));
+    let output =
+        command.args(["convert", "--from-server", "--kubeconfig"]).arg(&kubeconfig).output().expect("pilotctl");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("could not reach the server"), "{error}");
+}

@@ -9,16 +9,16 @@ use model::analysis::{self, CheckInput, Finding};
 use model::change::{Batch, Change, SourceId};
 use model::config::check::checked;
 use model::config::mesh::{default_mesh, parse_mesh};
-use model::config::{Kind, lines, read_yaml};
+use model::config::{Kind, lines};
 use model::hashed::Hashed;
 use model::problem::{Problem, Subject};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
-use serde_json::Value;
 use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
 
-use super::gather::{GatheredFiles, parts};
+use super::cluster_objects::cluster_objects;
+use super::gather::GatheredFiles;
 
 /// The snapshot built from the files, and the files' names and texts.
 pub(super) struct AnalyzedFiles {
@@ -124,33 +124,4 @@ impl AnalyzedFiles {
 /// Whether a problem is about a document that is not an object.
 fn is_about_file(problem: &Problem) -> bool {
     matches!(problem.about, Subject::File(_))
-}
-
-/// Services, EndpointSlices, Pods, Nodes and Namespaces of a text. Documents that cannot be parsed are reported elsewhere.
-fn cluster_objects(text: &str, namespace: &str) -> Vec<ClusterObject> {
-    let documents = parts(text).into_iter().filter_map(|(_, part)| read_yaml(part).ok());
-    let items = documents.flat_map(|document| match document {
-        Value::Object(mut list) if list.get("kind").and_then(Value::as_str) == Some("List") => {
-            match list.shift_remove("items") {
-                Some(Value::Array(items)) => items,
-                _ => Vec::new(),
-            }
-        }
-        object => vec![object],
-    });
-    let read = |mut object: Value| {
-        let meta = object.get_mut("metadata")?.as_object_mut()?;
-        meta.entry("namespace").or_insert_with(|| namespace.into());
-        let object = ClusterObject::read(object).ok()?;
-        let is_read = matches!(
-            object,
-            ClusterObject::Service(_)
-                | ClusterObject::EndpointSlice(_)
-                | ClusterObject::Pod(_)
-                | ClusterObject::Node(_)
-                | ClusterObject::Namespace(_)
-        );
-        is_read.then_some(object)
-    };
-    items.filter_map(read).collect()
 }

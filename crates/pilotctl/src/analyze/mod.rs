@@ -1,6 +1,7 @@
 //! `pilotctl analyze`: reports likely mistakes in configuration files or of a running server, with the codes, formats and
 //! exit status of `istioctl analyze`. The checks are in `model::analysis`.
 
+pub(crate) mod cluster_objects;
 mod files;
 pub(crate) mod gather;
 mod output;

@@ -15,12 +15,15 @@ use model::config::parse::documents;
 use model::config::print::to_json;
 use model::config::validate::validate;
 use model::config::{Key, Kind, Object};
-use model::problem::{Problem, Severity};
+use model::problem::{Problem, Severity, Subject};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use model::snapshot::gateway_api::Equivalent;
 use serde_json::Value;
+use sources::kubernetes::join::{ClusterOptions, ClusterState};
+use sources::kubernetes::schema::ClusterObject;
 
+use crate::analyze::cluster_objects::cluster_objects;
 use crate::analyze::gather::parts;
 use crate::objects::{ObjectServer, ServerOptions, texts};
 
@@ -33,18 +36,30 @@ pub(crate) struct ConvertOptions {
     #[arg(long, conflicts_with = "files")]
     from_server: bool,
 
+    /// Also read Services and ServiceEntries from the server: policies of files may name services that no file has
+    #[arg(long)]
+    services_from_server: bool,
+
     #[command(flatten)]
     server: ServerOptions,
 }
 
 /// Prints the documents; exit status 1 if an object could not be converted.
 pub(crate) async fn run(options: &ConvertOptions) -> Result<u8> {
-    let texts = match (options.from_server, options.files.is_empty()) {
-        (true, _) => vec![("server".to_owned(), stored(options.server.connect().await?).await?)],
+    let mut texts = match (options.from_server, options.files.is_empty()) {
+        (true, _) => Vec::new(),
         (false, true) => bail!("could not find anything to convert: name files or folders, or give --from-server"),
         (false, false) => texts(&options.files)?,
     };
-    let conversion = Conversion::of(&texts, options.server.namespace());
+    let mut services = Vec::new();
+    if options.from_server || options.services_from_server {
+        let server = options.server.connect().await?;
+        services.push(("server".to_owned(), stored_services(&server).await?));
+        if options.from_server {
+            texts.push(("server".to_owned(), stored(&server).await?));
+        }
+    }
+    let conversion = Conversion::of(&texts, &services, options.server.namespace());
     conversion.problems.iter().for_each(|problem| eprintln!("{problem}"));
     let printed = conversion.printed(&texts);
     if !printed.is_empty() {
@@ -53,22 +68,32 @@ pub(crate) async fn run(options: &ConvertOptions) -> Result<u8> {
     Ok(u8::from(conversion.problems.iter().any(|problem| problem.severity == Severity::Error)))
 }
 
-/// All objects that a conversion can use, as JSON documents: legacy ones, and Services, which policies refer to.
-async fn stored(mut server: ObjectServer) -> Result<String> {
+/// All legacy objects of the server, as JSON documents.
+async fn stored(server: &ObjectServer) -> Result<String> {
     let mut found = Vec::new();
     for kind in Kind::ALL.iter().filter(|kind| kind.is_legacy()) {
-        let version = format!("{}/{}", kind.group(), kind.versions().first().copied().unwrap_or("v1"));
-        // A server without the definition of a kind has no objects of it.
-        let Ok(served) = server.kind_of(&version, kind.as_str()).await else { continue };
-        let answer = server.get(&served.path("", "")).await?;
-        let list = answer.map_err(|refusal| anyhow::anyhow!("could not list {kind}: {}", refusal.message))?;
-        for item in list.get("items").and_then(Value::as_array).into_iter().flatten() {
-            let mut item = item.clone();
-            (item["apiVersion"], item["kind"]) = (version.as_str().into(), kind.as_str().into());
-            found.push(serde_json::to_string(&without_server_fields(item)).context("could not write JSON")?);
-        }
+        found.extend(server.objects_of(&version(*kind), kind.as_str()).await?);
     }
-    Ok(found.join("\n---\n"))
+    documents_of(found)
+}
+
+/// The services of the server, which policies name: Services and ServiceEntries.
+async fn stored_services(server: &ObjectServer) -> Result<String> {
+    let mut found = server.objects_of("v1", "Service").await?;
+    let kind = Kind::ServiceEntry;
+    found.extend(server.objects_of(&version(kind), kind.as_str()).await?);
+    documents_of(found)
+}
+
+/// The newest version of a kind, with its group.
+fn version(kind: Kind) -> String {
+    format!("{}/{}", kind.group(), kind.versions().first().copied().unwrap_or("v1"))
+}
+
+fn documents_of(objects: Vec<Value>) -> Result<String> {
+    let texts = objects.into_iter().map(|object| serde_json::to_string(&without_server_fields(object)));
+    let texts = texts.collect::<Result<Vec<String>, _>>().context("could not write JSON")?;
+    Ok(texts.join("\n---\n"))
 }
 
 /// Drops what only a server sets.
@@ -89,21 +114,40 @@ struct Conversion {
 }
 
 impl Conversion {
-    fn of(texts: &[(String, String)], namespace: &str) -> Conversion {
-        let (mut changes, mut problems) = (Vec::new(), Vec::new());
+    /// Converts the legacy objects of `texts`. Services and ServiceEntries of all texts are part of the mesh, because
+    /// policies name services and become selectors of their workloads.
+    fn of(texts: &[(String, String)], services: &[(String, String)], namespace: &str) -> Conversion {
+        let is_shown = |problem: &Problem| problem.severity > Severity::Info;
+        let (mut objects, mut problems) = (Vec::new(), Vec::new());
         for (name, text) in texts {
             let parsed = documents(text, name);
-            let objects: Vec<Object> = parsed.objects.into_iter().map(|o| in_namespace(o, namespace)).collect();
-            let is_shown = |problem: &Problem| problem.severity > Severity::Info;
             problems.extend(parsed.problems.into_iter().filter(is_shown));
-            for object in objects.into_iter().filter(|object| object.spec.kind().is_legacy()) {
-                problems.extend(validate(&object).into_iter().filter(is_shown));
-                changes.push(Change::Applied(object));
+            objects.extend(parsed.objects.into_iter().map(|object| in_namespace(object, namespace)));
+        }
+        for (name, text) in services {
+            objects.extend(documents(text, name).objects);
+        }
+        let is_entry = |object: &Object| object.spec.kind() == Kind::ServiceEntry && is_valid(object);
+        let entries: Vec<&Object> = objects.iter().filter(|object| is_entry(object)).collect();
+        let legacy: Vec<&Object> = objects.iter().filter(|object| object.spec.kind().is_legacy()).collect();
+        let changes = entries.iter().chain(&legacy).map(|object| Change::Applied(Object::clone(object))).collect();
+        let settings = Settings::default();
+        let mut cluster = ClusterState::new(ClusterOptions::own(&settings), settings.clone());
+        for object in texts.iter().chain(services).flat_map(|(_, text)| cluster_objects(text, namespace)) {
+            if matches!(object, ClusterObject::Service(_)) {
+                cluster.apply(object);
             }
         }
-        let batch = Batch { source: SourceId("files".into()), changes };
-        let (snapshot, _) = Snapshot::empty(Settings::default()).apply(vec![batch]);
-        let found = snapshot.problems.values().flatten().filter(|problem| problem.severity > Severity::Info);
+        let batches = vec![
+            Batch { source: SourceId("files".into()), changes },
+            Batch { source: SourceId("Kubernetes".into()), changes: cluster.changes() },
+        ];
+        let (snapshot, _) = Snapshot::empty(settings).apply(batches);
+        problems.extend(legacy.iter().flat_map(|object| snapshot.legacy_problems(object)).filter(is_shown));
+        // ServiceEntries are not converted; `analyze` reports their problems.
+        let is_about_entry = |problem: &Problem| matches!(&problem.about, Subject::Object(key) if entries.iter().any(|entry| entry.key() == *key));
+        let found =
+            snapshot.problems.values().flatten().filter(|problem| is_shown(problem) && !is_about_entry(problem));
         problems.extend(found.cloned());
         Conversion { equivalents: snapshot.converted.equivalents(), problems, namespace: namespace.to_owned() }
     }
@@ -152,6 +196,10 @@ impl Conversion {
         }
         found
     }
+}
+
+fn is_valid(object: &Object) -> bool {
+    validate(object).iter().all(|problem| problem.severity < Severity::Error)
 }
 
 /// As the conversion names the source of an object; policies of RBAC are made from several.

@@ -8,7 +8,7 @@ fn converted(text: &str) -> (String, Vec<String>) {
 }
 
 fn of_files(texts: &[(String, String)]) -> (String, Vec<String>) {
-    let conversion = Conversion::of(texts, "default");
+    let conversion = Conversion::of(texts, &[], "default");
     let problems = conversion.problems.iter().map(ToString::to_string).collect();
     (conversion.printed(texts).join("\n---\n"), problems)
 }
@@ -64,4 +64,54 @@ fn policies_of_rbac_are_printed_once() {
                 shop}\nspec: {subjects: [{user: '*'}], roleRef: {kind: ServiceRole, name: reader}}\n";
     let (printed, problems) = converted(text);
     assert_eq!((problems, printed.matches("kind: AuthorizationPolicy").count()), (Vec::new(), 2), "{printed}");
+}
+
+const POLICY: &str = "apiVersion: authentication.istio.io/v1alpha1
+kind: Policy
+metadata: {name: strict, namespace: shop}
+spec: {targets: [{name: cart}], peers: [{mtls: {}}]}
+";
+const SERVICE: &str = "apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop}
+spec: {selector: {run: carts}, ports: [{port: 80}]}
+";
+const ENTRY: &str = "apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: carts, namespace: shop}
+spec:
+  hosts: [cart.shop.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{name: http, number: 80, protocol: HTTP}]
+  workloadSelector: {labels: {run: carts}}
+";
+
+#[test]
+fn a_policy_selects_the_workloads_of_the_service_that_it_names() {
+    for service in [SERVICE, ENTRY] {
+        // In the same file, in another one, and from the server, whose objects are not printed.
+        let (same, problems) = converted(&format!("{POLICY}---\n{service}"));
+        assert_eq!(problems, Vec::<String>::new(), "the selector is known");
+        let files = [("old.yaml".to_owned(), POLICY.to_owned()), ("services.yaml".to_owned(), service.to_owned())];
+        let (other, _) = of_files(&files);
+        let of_server = Conversion::of(&files[..1], &files[1..], "default");
+        let alone = of_server.printed(&files[..1]).join("\n---\n");
+        assert!(of_server.problems.is_empty() && !alone.contains("name: carts"), "{alone}");
+        for printed in [same, other, alone] {
+            assert!(printed.contains("matchLabels:\n      run: carts"), "{printed}");
+            assert!(!printed.contains("app: cart"), "{printed}");
+        }
+    }
+}
+
+#[test]
+fn a_selector_that_is_a_guess_is_reported() {
+    let elsewhere = SERVICE.replace("namespace: shop", "namespace: office");
+    let without_selector = SERVICE.replace("selector: {run: carts}, ", "");
+    for text in [POLICY.to_owned(), format!("{POLICY}---\n{elsewhere}"), format!("{POLICY}---\n{without_selector}")] {
+        let (printed, problems) = converted(&text);
+        assert!(printed.contains("matchLabels:\n      app: cart"), "{printed}");
+        assert!(problems.len() == 1 && problems[0].contains("app: cart while it is unknown"), "{problems:?}");
+    }
 }

@@ -127,6 +127,27 @@ impl ObjectServer {
         self.get(path).await?.map_err(|refusal| anyhow!("could not get {path}: {}", refusal.message))
     }
 
+    /// All objects of a kind, in all namespaces. None if the server does not have the kind.
+    pub(crate) async fn objects_of(&self, api_version: &str, kind: &str) -> Result<Vec<Value>> {
+        // Failures other than a missing group must not look like a server without objects.
+        let group = self.get(&root(api_version)).await?;
+        if group.as_ref().is_err_and(|refusal| refusal.code == 404) {
+            return Ok(Vec::new());
+        }
+        let resources = group.map_err(|refusal| anyhow!("could not get {api_version}: {}", refusal.message))?;
+        let resources = resources.get("resources").and_then(Value::as_array).cloned().unwrap_or_default();
+        let Some(entry) = resources.iter().find(|entry| entry["kind"] == kind && !is_subresource(entry)) else {
+            return Ok(Vec::new());
+        };
+        let list = self.get(&served(&root(api_version), api_version, entry).path("", "")).await?;
+        let list = list.map_err(|refusal| anyhow!("could not list {kind}: {}", refusal.message))?;
+        let mut items = list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+        for item in &mut items {
+            (item["apiVersion"], item["kind"]) = (api_version.into(), kind.into());
+        }
+        Ok(items)
+    }
+
     /// The resources of a version.
     async fn resources(&mut self, root: &str) -> Result<Vec<Value>> {
         if let Some(known) = self.versions.get(root) {
@@ -140,10 +161,7 @@ impl ObjectServer {
 
     /// The kind of a document.
     pub(crate) async fn kind_of(&mut self, api_version: &str, kind: &str) -> Result<ServedKind> {
-        let root = match api_version.contains('/') {
-            true => format!("/apis/{api_version}"),
-            false => format!("/api/{api_version}"),
-        };
+        let root = root(api_version);
         let resources = self.resources(&root).await?;
         let found = resources.iter().find(|entry| entry["kind"] == kind && !is_subresource(entry));
         let Some(entry) = found else { bail!("the server has no kind {kind} in {api_version}") };

@@ -4,8 +4,8 @@ use super::super::Object;
 use super::super::legacy::{self, LegacyMesh};
 use super::Report;
 
-pub(super) fn check(object: &Object, report: &mut Report) {
-    let conversion = match legacy::convert(object, LegacyMesh::default()) {
+pub(super) fn check(object: &Object, mesh: LegacyMesh<'_>, report: &mut Report) {
+    let conversion = match legacy::convert(object, mesh) {
         None => return,
         Some(Err(error)) => return report.error(error),
         Some(Ok(conversion)) => conversion,

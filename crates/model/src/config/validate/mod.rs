@@ -32,6 +32,7 @@ use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks, ProxyConfig};
 use api::istio::security::v1beta1::authorization_policy::Action;
 
 use self::report::{Report, Rule, RuleFinding, Violation};
+use super::legacy::LegacyMesh;
 use super::{Object, Spec};
 use crate::config::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 
@@ -59,6 +60,16 @@ pub fn validate_networks(networks: &MeshNetworks, location: Option<FileLocation>
 /// Problems of an object: errors if it cannot be used, warnings if part of it has no effect.
 pub fn validate(object: &Object) -> Vec<Problem> {
     validate_fields(object).into_iter().map(|(problem, _)| problem).collect()
+}
+
+/// Problems of an object of a kind of `config/legacy`, in a mesh whose services may be known.
+pub fn validate_legacy(object: &Object, mesh: LegacyMesh<'_>) -> Vec<Problem> {
+    let mut report = Report::default();
+    match annotations(object) {
+        Err(message) => report.error(message),
+        Ok(()) => legacy::check(object, mesh, &mut report),
+    }
+    problems(report, &object.key().into(), object.meta.location.as_ref())
 }
 
 /// The same with the path of each problem's field, such as `spec.http[0]`.
@@ -139,7 +150,7 @@ fn spec(object: &Object, report: &mut Report) {
         | Spec::MixerInstance(_)
         | Spec::MixerAdapter(_)
         | Spec::MixerTemplate(_)
-        | Spec::AttributeManifest(_) => legacy::check(object, report),
+        | Spec::AttributeManifest(_) => legacy::check(object, LegacyMesh::default(), report),
     }
 }
 

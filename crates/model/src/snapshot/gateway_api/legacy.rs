@@ -11,9 +11,12 @@ use super::Output;
 use super::tracked::TrackedSnapshot;
 use crate::config::legacy::{self, LegacyMesh};
 use crate::config::problem::Problem;
+use crate::config::validate::validate_legacy;
 use crate::config::{Config, Kind, Meta, Object, Spec};
 use crate::hashed::{Hashed, fingerprint};
-use crate::names::{Namespace, Str};
+use crate::names::{Namespace, ServiceKey, Str};
+use crate::service::Service;
+use crate::snapshot::Snapshot;
 use crate::snapshot::routing::{with_full_names, with_resolved_host};
 
 /// Kinds with an effect, in the order of their conversion.
@@ -64,8 +67,7 @@ fn converted(
     let settings = snapshot.settings();
     let root = settings.root_namespace();
     let workloads = |namespace: &str, name: &str| -> Option<Map<String, Value>> {
-        let service = snapshot.service(namespace, name)?;
-        Some(service.selector.iter().map(|(key, value)| (key.to_string(), Value::from(&**value))).collect())
+        snapshot.service(namespace, name).map(|service| selector_of(service))
     };
     let mesh = LegacyMesh { root_namespace: &root, domain: &settings.domain, workloads_of: &workloads };
     let convert = || {
@@ -80,6 +82,23 @@ fn converted(
     let objects = before.get(&key).cloned().unwrap_or_else(|| Arc::new(convert()));
     cache.insert(key, objects.clone());
     objects
+}
+
+fn selector_of(service: &Service) -> Map<String, Value> {
+    service.selector.iter().map(|(key, value)| (key.to_string(), Value::from(&**value))).collect()
+}
+
+impl Snapshot {
+    /// Validates a legacy object as it is converted in this mesh: what services select is known.
+    pub fn legacy_problems(&self, object: &Object) -> Vec<Problem> {
+        let root = self.settings.root_namespace();
+        let workloads = |namespace: &str, name: &str| {
+            let hostname = format!("{name}.{namespace}.svc.{}", self.settings.domain).into();
+            self.services.get(&ServiceKey { hostname, namespace: namespace.into() }).map(|service| selector_of(service))
+        };
+        let mesh = LegacyMesh { root_namespace: &root, domain: &self.settings.domain, workloads_of: &workloads };
+        validate_legacy(object, mesh)
+    }
 }
 
 /// Decides where converted objects go.
