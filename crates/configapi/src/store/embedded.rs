@@ -3,7 +3,7 @@
 //! watches and reads of old versions survive a restart.
 //!
 //! Commits have two phases (`begin`): data and the new root are synced before the file names that root. With one phase, redb
-//! cannot tell a damaged last commit from an incomplete one, and goes back to the commit before it without a word.
+//! cannot distinguish a damaged last commit from an incomplete one, and goes back to the commit before it without a word.
 
 use std::fs::{self, File};
 use std::io;

@@ -2,8 +2,10 @@
 
 mod informer;
 mod limits;
+mod malformed;
 mod namespaces;
 mod server;
+mod watches;
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
