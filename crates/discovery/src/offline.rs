@@ -31,6 +31,11 @@ impl Offline {
     pub fn from_changes(settings: Settings, changes: Vec<Change>) -> Offline {
         let batch = Batch { source: SourceId("offline".into()), changes };
         let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
+        Offline::of(world)
+    }
+
+    /// The mesh of a snapshot.
+    pub fn of(world: Snapshot) -> Offline {
         Offline { world, renderings: Arc::default() }
     }
 

@@ -68,7 +68,7 @@ pub(super) fn start(
     let config_api = match config_api {
         Some(api) => {
             let settings = settings.ids();
-            spawner.one(config_api_source(instance, api, writer, settings, fetch_requests.clone()))
+            spawner.one(config_api_source(instance, environment, api, writer, settings, fetch_requests.clone()))
         }
         None => SourceGroup::default(),
     };
@@ -117,13 +117,18 @@ fn stores(spawner: &Spawner, stores: &[ConfigStore], state: Option<&Path>) -> So
 /// The source of the configuration API. It starts once the sources in `settings` are synced.
 fn config_api_source(
     instance: &Instance,
+    environment: Environment<'_>,
     api: &ConfigApi,
     writer: &SnapshotWriter,
     settings: BTreeSet<SourceId>,
     requests: watch::Receiver<Option<FetchRequests>>,
 ) -> ConfigApiSource {
     let initial = Settings::clone(&writer.now().snapshot.settings);
-    let options = ClusterOptions { system_namespace: instance.namespace().into(), ..ClusterOptions::own(&initial) };
+    let options = ClusterOptions {
+        system_namespace: instance.namespace().into(),
+        revision: environment("REVISION").unwrap_or_default().into(),
+        ..ClusterOptions::own(&initial)
+    };
     let (sender, mesh_settings) = watch::channel(None);
     tokio::spawn(serve_mesh::follow(writer.clone(), settings, sender));
     ConfigApiSource::new(api.storage.clone(), options, mesh_settings, requests, initial)

@@ -1,6 +1,10 @@
 //! pilot-discovery with its configuration API: real kubectl writes, and a real Envoy follows.
 
+mod access;
+mod cases;
+mod kills;
 mod replicas;
+mod stores;
 mod watchers;
 
 use std::io::Write;
@@ -195,10 +199,21 @@ async fn the_socket_needs_no_credentials_and_is_private() {
     assert!(reply.starts_with("HTTP/1.1 201"), "{reply}");
 }
 
-async fn socket_request(mut stream: tokio::net::UnixStream, method: &str, path: &str, body: &str) -> String {
+async fn socket_request(stream: tokio::net::UnixStream, method: &str, path: &str, body: &str) -> String {
+    socket_request_as(stream, method, path, "application/json", body).await
+}
+
+/// A request with a body of this type.
+async fn socket_request_as(
+    mut stream: tokio::net::UnixStream,
+    method: &str,
+    path: &str,
+    content_type: &str,
+    body: &str,
+) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: {content_type}\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     );

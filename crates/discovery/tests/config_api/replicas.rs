@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::clock::JumpingClock;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::etcd::EtcdCluster;
 use testkit::{client, wait};
@@ -14,6 +15,8 @@ use super::BINARY;
 struct Replicas {
     cluster: EtcdCluster,
     servers: Vec<DiscoveryProcess>,
+    /// Of the first replica.
+    clock: JumpingClock,
     folder: TempDir,
 }
 
@@ -21,16 +24,18 @@ impl Replicas {
     async fn start() -> Replicas {
         let cluster = EtcdCluster::start(3).await;
         let folder = tempfile::tempdir().expect("a folder");
+        let clock = JumpingClock::new(folder.path());
         let start = async |number: usize| {
+            let env = if number == 0 { clock.env() } else { Vec::new() };
             let socket = folder.path().join(format!("{number}.sock"));
             let args = vec![
                 format!("--configAPI=unix://{}", socket.display()),
                 format!("--configStorage={}", cluster.url(number)),
             ];
-            DiscoveryProcess::start(BINARY, DiscoveryOptions { args, ..DiscoveryOptions::default() }).await
+            DiscoveryProcess::start(BINARY, DiscoveryOptions { args, env, ..DiscoveryOptions::default() }).await
         };
         let (one, two, three) = tokio::join!(start(0), start(1), start(2));
-        Replicas { cluster, servers: vec![one, two, three], folder }
+        Replicas { cluster, servers: vec![one, two, three], clock, folder }
     }
 
     /// A request to a replica: head and body of the reply.
@@ -111,4 +116,74 @@ async fn without_quorum(replicas: &mut Replicas, killed: usize) {
         wait::until("the new route", async || replicas.mesh_has(number, "three.example.com").await).await;
         replicas.mesh_has(number, "two.example.com").await.expect("nothing is lost");
     }
+}
+
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/istio-gateway-status-leader";
+const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/default/gateways";
+
+impl Replicas {
+    /// The Lease of those who write statuses, as a replica returns it: holder, number of changes, and its version.
+    async fn lease(&self, number: usize) -> Result<(String, u64, u64), String> {
+        let (head, body) = self.request(number, "GET", LEASE, "").await;
+        let lease: Value = serde_json::from_str(&body).map_err(|error| format!("{error}: {head}"))?;
+        let holder = lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty());
+        let holder = holder.ok_or(format!("no holder: {body}"))?.to_owned();
+        let version = lease.pointer("/metadata/resourceVersion").and_then(Value::as_str).and_then(|v| v.parse().ok());
+        Ok((holder, lease["spec"]["leaseTransitions"].as_u64().unwrap_or_default(), version.ok_or("no version")?))
+    }
+
+    /// Makes a Gateway and waits for its status.
+    async fn has_status_written(&self, name: &str) {
+        let gateway = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name},
+            "spec": {"gatewayClassName": "istio", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]},
+        });
+        let (head, body) = self.request(1, "POST", GATEWAYS, &gateway.to_string()).await;
+        assert!(head.starts_with("HTTP/1.1 201"), "{head} {body}");
+        wait::until_within(Duration::from_secs(60), name, async || {
+            let (_, body) = self.request(2, "GET", &format!("{GATEWAYS}/{name}"), "").await;
+            if body.contains("\"Accepted\"") && body.contains("\"lastTransitionTime\"") { Ok(()) } else { Err(body) }
+        })
+        .await;
+    }
+}
+
+/// Only one replica writes statuses. A clock that jumps neither ends a leadership nor makes versions go back; the death
+/// of the leader passes it on.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_replica_leads_whatever_its_clock_shows() {
+    let mut replicas = Replicas::start().await;
+    let patience = Duration::from_secs(60);
+    let first = wait::until_within(patience, "a leader", async || replicas.lease(0).await).await;
+    for number in 1..3 {
+        let seen = wait::until("the same leader", async || replicas.lease(number).await).await;
+        assert_eq!(seen.0, first.0, "replica {number} sees another leader");
+    }
+    replicas.has_status_written("one").await;
+    let mut version = first.2;
+    for (name, seconds) in [("an-hour-ahead", 3600), ("a-day-back", -86_400), ("right", 0)] {
+        replicas.clock.set(seconds);
+        // Several renewals with the new time.
+        for _ in 0..3 {
+            let renewed = wait::until_within(patience, name, async || match replicas.lease(1).await? {
+                (_, _, now) if now <= version => Err(format!("still version {now}")),
+                lease => Ok(lease),
+            })
+            .await;
+            assert_eq!((&renewed.0, renewed.1), (&first.0, first.1), "{name}: another replica leads");
+            version = renewed.2;
+        }
+        replicas.has_status_written(name).await;
+    }
+    let is_leader = |server: &mut DiscoveryProcess| first.0.ends_with(&format!("-{}", server.process().id()));
+    let leader = replicas.servers.iter_mut().position(is_leader).expect("the leader is one of them");
+    replicas.servers[leader].process().kill();
+    let survivor = (leader + 1) % 3;
+    let next = wait::until_within(patience, "another leader", async || match replicas.lease(survivor).await? {
+        (holder, ..) if holder == first.0 => Err(holder),
+        lease => Ok(lease),
+    })
+    .await;
+    println!("{} led, then {}", first.0, next.0);
+    assert!(next.2 > version);
 }

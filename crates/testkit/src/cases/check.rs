@@ -75,6 +75,36 @@ fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> CaseServer + Sync), select
     done
 }
 
+/// A comparison with the recordings.
+#[derive(Debug, Default)]
+pub struct RecordingCheck {
+    pub cases: usize,
+    /// Resources and statuses, expected or received.
+    pub resources: usize,
+    /// A line for each difference.
+    pub lines: Vec<String>,
+}
+
+/// Compares a server with the recordings of the wanted cases.
+pub fn differences<S: Into<CaseServer>>(
+    wanted: impl Fn(&Case) -> bool,
+    load: impl Fn(&Case) -> S + Sync,
+) -> RecordingCheck {
+    let mut cases = CaseStore::read(|_| true).cases;
+    cases.retain(wanted);
+    let load = |case: &Case| load(case).into();
+    let outcomes = outcomes(&cases, &load, &Selection::default());
+    let lines = |outcome: &Outcome| {
+        let of = outcome.faults.iter().flat_map(report::lines);
+        of.map(|line| format!("{} {line}", outcome.label)).collect::<Vec<String>>()
+    };
+    RecordingCheck {
+        cases: outcomes.len(),
+        resources: outcomes.iter().flat_map(|outcome| outcome.counts.values()).map(|(_, all)| all).sum(),
+        lines: outcomes.iter().flat_map(lines).collect(),
+    }
+}
+
 /// Differences between two servers over the selected cases, one line each.
 pub fn disagreements(
     wanted: impl Fn(&Case) -> bool,

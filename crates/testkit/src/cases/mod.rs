@@ -22,7 +22,7 @@ mod store;
 mod stream;
 mod update;
 
-pub use check::{disagreements, run};
+pub use check::{RecordingCheck, differences, disagreements, run};
 pub use dump::{Comparison, Dump};
 pub use error::CaseError;
 pub use fetch::ResourceLookup;
