@@ -9,6 +9,7 @@ mod configs;
 mod flags;
 mod foreign;
 mod mcp;
+mod mcp_policies;
 mod pages;
 mod started;
 mod stopping;
