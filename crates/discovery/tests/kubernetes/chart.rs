@@ -15,7 +15,7 @@ use crate::rights::deploy;
 const MANAGER: &str = "app.kubernetes.io/managed-by";
 
 /// The chart with these values, as YAML.
-fn rendered(values: &[&str]) -> String {
+pub(crate) fn rendered(values: &[&str]) -> String {
     let mut helm = Command::new(servers::binary("helm"));
     helm.args(["template", "pilotage", "--namespace=istio-system"]).arg(deploy().join("chart"));
     helm.args(values.iter().flat_map(|value| ["--set", value]));
@@ -25,7 +25,7 @@ fn rendered(values: &[&str]) -> String {
 }
 
 /// Objects by kind and name.
-fn objects(yaml: &str) -> BTreeMap<String, Value> {
+pub(crate) fn objects(yaml: &str) -> BTreeMap<String, Value> {
     let documents = yaml.split("---\n").map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
     let named = documents.filter(|document| !document.is_null()).map(|mut object| {
         without_manager(&mut object);

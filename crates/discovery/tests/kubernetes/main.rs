@@ -24,6 +24,7 @@ mod push_recorder;
 mod replicas;
 mod rights;
 mod secrets;
+mod selectors;
 mod serving;
 mod statuses;
 mod webhooks;
