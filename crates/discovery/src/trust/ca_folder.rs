@@ -45,9 +45,18 @@ pub(crate) struct CaFiles {
 impl CaFiles {
     /// Reads the folder; `None` if it has none of the files.
     pub(crate) fn read(folder: &Path) -> Result<Option<CaFiles>, CaFolderError> {
-        let exists = |name: &&str| folder.join(name).exists();
-        let names: &[&'static str] = if exists(&CERT_MANAGER[0]) { &CERT_MANAGER } else { &ISTIO };
-        let missing: Vec<&'static str> = names.iter().copied().filter(|name| !exists(name)).collect();
+        // A file that cannot be looked for is not missing: the folder may be unreadable.
+        let exists = |name: &str| {
+            let path = folder.join(name);
+            path.try_exists().map_err(|reason| CaFolderError::File { path, reason })
+        };
+        let names: &[&'static str] = if exists(CERT_MANAGER[0])? { &CERT_MANAGER } else { &ISTIO };
+        let mut missing = Vec::new();
+        for name in names {
+            if !exists(name)? {
+                missing.push(*name);
+            }
+        }
         if missing.len() == names.len() {
             return Ok(None);
         }
@@ -63,7 +72,7 @@ impl CaFiles {
             Some(name) => text(name)?,
             None => format!("{}\n{roots}", certificate.trim_end()),
         };
-        let has_crl = names.len() == ISTIO.len() && exists(&CRL);
+        let has_crl = names.len() == ISTIO.len() && exists(CRL)?;
         let crl = if has_crl { text(CRL)? } else { String::new() };
         Ok(Some(CaFiles { certificate, key, roots, chain, crl }))
     }

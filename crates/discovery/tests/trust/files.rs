@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
@@ -120,7 +121,7 @@ async fn a_root_is_replaced_in_three_steps_and_clients_follow() {
 }
 
 /// A revocation list with these serial numbers, in hexadecimal digits, signed with a key in the name of the intermediate.
-fn revoked(key: &str, serials: &[&str]) -> String {
+pub(crate) fn revoked(key: &str, serials: &[&str]) -> String {
     let issuer = rcgen::Issuer::new(intermediate_params(), KeyPair::from_pem(key).unwrap());
     let byte = |hex: &str| u8::from_str_radix(hex, 16).unwrap();
     let bytes = |hex: &str| (0..hex.len()).step_by(2).map(|at| byte(&hex[at..at + 2])).collect::<Vec<u8>>();
@@ -216,6 +217,18 @@ async fn files_that_do_not_verify_leave_the_last_good_ca() {
     reported("does not lead to a root").await;
     restore();
     fs::write(cacerts.join("ca-key.pem"), &key).unwrap();
+    // A folder and a file that cannot be read, whatever the permissions of the server: a link to itself, and a folder.
+    fs::rename(&cacerts, mesh.path("aside")).unwrap();
+    symlink(&cacerts, &cacerts).unwrap();
+    reported("cacerts/tls.crt: Too many levels of symbolic links").await;
+    fs::remove_file(&cacerts).unwrap();
+    reported("cacerts are gone").await;
+    fs::rename(mesh.path("aside"), &cacerts).unwrap();
+    fs::remove_file(cacerts.join("root-cert.pem")).unwrap();
+    fs::create_dir(cacerts.join("root-cert.pem")).unwrap();
+    reported("cacerts/root-cert.pem").await;
+    fs::remove_dir(cacerts.join("root-cert.pem")).unwrap();
+    fs::write(cacerts.join("root-cert.pem"), &root).unwrap();
     // A swap of links, as kubelet does it.
     let next = mesh.path("next");
     let swapped = ca.write(&next, &root);
@@ -225,9 +238,54 @@ async fn files_that_do_not_verify_leave_the_last_good_ca() {
 }
 
 #[tokio::test]
-async fn an_incomplete_bundle_stops_the_start() {
+async fn old_certificates_of_a_plugged_in_ca_are_reported_and_logged() {
+    const DAY: u64 = 24 * 3600;
+    let today = u64::try_from(crate::fixture::now()).unwrap() / DAY * DAY;
+    let aged = |mut params: CertificateParams, percent: u64| {
+        params.not_before = date_time_ymd(1970, 1, 1) + Duration::from_secs(today - percent * DAY);
+        params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(today + (100 - percent) * DAY);
+        params
+    };
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "root");
+    let root = CertifiedIssuer::self_signed(aged(params, 60), KeyPair::generate().unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("root-cert.pem"), Ca::new().root.pem()).unwrap();
+    let cacerts = folder.path().join("cacerts");
+    fs::create_dir(&cacerts).unwrap();
+    fs::write(cacerts.join("root-cert.pem"), root.pem()).unwrap();
+    let write = |percent: u64| {
+        let key = KeyPair::generate().unwrap();
+        let certificate = aged(intermediate_params(), percent).signed_by(&key, &root).unwrap().pem();
+        for (name, text) in
+            [("ca-key.pem", key.serialize_pem()), ("ca-cert.pem", certificate.clone()), ("cert-chain.pem", certificate)]
+        {
+            fs::write(cacerts.join(name), text).unwrap();
+        }
+    };
+    write(55);
+    let mesh = Mesh::start_in(folder, &[]).await;
+    for (percent, reported) in [(55, 50), (85, 80), (97, 95)] {
+        write(percent);
+        let expected = format!("{reported} % of the lifetime of the signing certificate");
+        wait::until_within(Duration::from_secs(60), &expected, async || {
+            let (page, log) = (mesh.page("/debug/problems").await, mesh.server.output());
+            let is_there = |text: &str| text.contains(&expected) && text.contains("50 % of the lifetime of the root");
+            if is_there(&page) && is_there(&log) { Ok(()) } else { Err(format!("{page}\n{log}")) }
+        })
+        .await;
+    }
+    // A young one solves it.
+    write(10);
+    wait::until_within(Duration::from_secs(60), "no problem", async || {
+        let page = mesh.page("/debug/problems").await;
+        if page.contains("signing certificate") { Err(page) } else { Ok(()) }
+    })
+    .await;
+}
+
+/// Starts a server that must not start with this folder, and waits for the reason.
+async fn is_refused_at_start(folder: &Path, reason: &str) {
     let args = [
         "discovery",
         "--registries=",
@@ -238,11 +296,27 @@ async fn an_incomplete_bundle_stops_the_start() {
         "--monitoringAddr=",
         "--httpsAddr=",
     ];
-    let env = [("ROOT_CA_DIR".to_owned(), folder.path().display().to_string())];
+    let env = [("ROOT_CA_DIR".to_owned(), folder.display().to_string())];
     let process = Process::start("pilot-discovery", Path::new(BINARY), &args, &env);
     wait::until("the refusal", async || {
         let output = process.output();
-        if output.contains("incomplete signing CA bundle detected") { Ok(()) } else { Err(output) }
+        if output.contains(reason) { Ok(()) } else { Err(output) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn an_incomplete_bundle_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("root-cert.pem"), Ca::new().root.pem()).unwrap();
+    is_refused_at_start(folder.path(), "incomplete signing CA bundle detected").await;
+}
+
+/// Another root in its place would be foreign to the mesh.
+#[tokio::test]
+async fn an_unreadable_folder_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let cacerts = folder.path().join("cacerts");
+    symlink(&cacerts, &cacerts).unwrap();
+    is_refused_at_start(&cacerts, "cacerts/tls.crt: Too many levels of symbolic links").await;
 }
