@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use api::envoy::config::core::v3::{DataSource, Node, data_source};
 use api::envoy::extensions::transport_sockets::tls::v3::secret::Type;
 use api::envoy::extensions::transport_sockets::tls::v3::{CertificateValidationContext, Secret, TlsCertificate};
 use api::{Resource, TypeUrl};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use xds::{Client, Control, Event, Options, Peer, ResourceSet};
@@ -65,23 +66,36 @@ impl SdsServer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.unwrap_or_else(|e| panic!("could not listen: {e}"));
         let address = listener.local_addr().unwrap_or_else(|e| panic!("a bound socket has an address: {e}"));
-        let resources = secrets
-            .0
-            .into_iter()
-            .map(|(name, content)| Resource::new(name.as_str(), &Secret { name: name.clone(), r#type: Some(content) }));
-        let control = Arc::new(FixedSecrets(Arc::new(ResourceSet::new(TypeUrl::SECRET, resources))));
-        let stop = CancellationToken::new();
-        let routes = xds::routes(control, Options { identifier: "agent".to_owned(), stop, ..Options::default() });
-        let server = tonic::transport::Server::builder().add_routes(routes);
+        let server = tonic::transport::Server::builder().add_routes(routes(secrets));
         let task = tokio::spawn(async move {
             let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;
         });
         SdsServer { address, task }
     }
 
+    /// Serves on a Unix socket, like the agent of SPIRE. Such a server has no port.
+    pub fn start_on(socket: &Path, secrets: SdsSecrets) -> SdsServer {
+        let listener = UnixListener::bind(socket).unwrap_or_else(|e| panic!("could not listen: {e}"));
+        let server = tonic::transport::Server::builder().add_routes(routes(secrets));
+        let task = tokio::spawn(async move {
+            let _ = server.serve_with_incoming(UnixListenerStream::new(listener)).await;
+        });
+        SdsServer { address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), task }
+    }
+
     pub fn port(&self) -> u16 {
         self.address.port()
     }
+}
+
+fn routes(secrets: SdsSecrets) -> tonic::service::Routes {
+    let resources = secrets
+        .0
+        .into_iter()
+        .map(|(name, content)| Resource::new(name.as_str(), &Secret { name: name.clone(), r#type: Some(content) }));
+    let control = Arc::new(FixedSecrets(Arc::new(ResourceSet::new(TypeUrl::SECRET, resources))));
+    let stop = CancellationToken::new();
+    xds::routes(control, Options { identifier: "agent".to_owned(), stop, ..Options::default() })
 }
 
 impl Drop for SdsServer {

@@ -12,9 +12,10 @@ use super::authenticate::{AuthFailure, Authenticator, Caller, Credentials, Fresh
 use super::metrics::TrustMetrics;
 use super::unix_now;
 
-/// A check that cannot be made, because the API server does not respond, is repeated at this interval for this long.
+/// A check that cannot be made, because the API server does not respond, is repeated until the interval is over: at this
+/// distance, or at this share of the interval if that is shorter.
 const RETRY: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(300);
+const RETRY_SHARE: u32 = 20;
 
 /// Authenticates the clients of xDS streams.
 #[derive(Clone)]
@@ -64,8 +65,9 @@ impl CheckedCaller {
     pub(crate) async fn ended(self) -> Status {
         let mut expires = self.caller.expires;
         loop {
+            let due = Instant::now() + self.authentication.interval;
             tokio::time::sleep(self.pause(expires)).await;
-            match self.check().await {
+            match self.check(due).await {
                 Ok(caller) if caller.identities == self.caller.identities => expires = caller.expires,
                 Ok(_) => return self.close("identity", "the token is of another identity now".to_owned()),
                 Err(failure) => {
@@ -89,12 +91,15 @@ impl CheckedCaller {
         left.map_or(interval, |left| interval.min(left + Duration::from_secs(1)))
     }
 
-    async fn check(&self) -> Result<Caller, AuthFailure> {
-        let begun = Instant::now();
+    /// Authenticates the client again; at `due` it must be known.
+    async fn check(&self, due: Instant) -> Result<Caller, AuthFailure> {
+        let retry = RETRY.min(self.authentication.interval / RETRY_SHARE);
         loop {
-            match self.authentication.authenticator.authenticate(&self.credentials, Freshness::Now).await {
-                Err(failure) if failure.is_unavailable && !failure.is_expired && begun.elapsed() < PATIENCE => {
-                    tokio::time::sleep(RETRY).await;
+            let asked = self.authentication.authenticator.authenticate(&self.credentials, Freshness::Now);
+            let result = tokio::time::timeout_at(due, asked).await.unwrap_or_else(|_| Err(AuthFailure::late()));
+            match result {
+                Err(failure) if failure.is_unavailable && !failure.is_expired && Instant::now() + retry < due => {
+                    tokio::time::sleep(retry).await;
                 }
                 result => return result,
             }

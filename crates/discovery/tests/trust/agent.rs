@@ -39,7 +39,7 @@ async fn agent(mesh: &Mesh, folder: &Path, lifetime: &str) -> Process {
 }
 
 /// The certificate that the agent wrote; its key must match.
-fn written(folder: &Path) -> Result<Certificate, String> {
+pub(crate) fn written(folder: &Path) -> Result<Certificate, String> {
     let folder = folder.join("certs/..data").canonicalize().map_err(|error| error.to_string())?;
     let read = |name: &str| fs::read_to_string(folder.join(name)).map_err(|error| error.to_string());
     let key = PrivateKey::from_pem(&read("key.pem")?).map_err(|error| error.to_string())?;

@@ -13,28 +13,37 @@ use testkit::kubectl::Kubectl;
 use testkit::kubernetes::ApiServer;
 use testkit::tls::TlsClient;
 use testkit::{client, ports, servers, wait};
-use tokio::net::TcpStream;
 use tonic::Code;
 use trust::certificate::Certificate;
 
+use crate::files::{Ca, revoked};
 use crate::fixture::{BINARY, assert_refused};
 use crate::streams::open;
 
-const SECRET: &str = "/api/v1/namespaces/istio-system/secrets/istio-ca-secret";
-const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-const OPTIONAL_ROLES: [&str; 6] = ["roots", "tokens", "registration", "webhooks", "status", "classes"];
+pub(crate) const SECRET: &str = "/api/v1/namespaces/istio-system/secrets/istio-ca-secret";
 /// How often streams are checked.
 const RECHECK: Duration = Duration::from_secs(3);
-const KEEPER: &str = "spiffe://cluster.local/ns/shop/sa/keeper";
+pub(crate) const KEEPER: &str = "spiffe://cluster.local/ns/shop/sa/keeper";
 
 /// A replica with the credentials of the manifest's ServiceAccount.
 pub(crate) async fn replica(kubeconfig: &Path, name: &str) -> (DiscoveryProcess, SocketAddr) {
+    replica_with(kubeconfig, name, &[], &[]).await
+}
+
+/// The same with further environment variables and arguments.
+pub(crate) async fn replica_with(
+    kubeconfig: &Path,
+    name: &str,
+    further: &[(&str, &str)],
+    arguments: &[&str],
+) -> (DiscoveryProcess, SocketAddr) {
     let secure = SocketAddr::from(([127, 0, 0, 1], ports::free()));
-    let args = vec![
+    let mut args = vec![
         "--registries=Kubernetes".to_owned(),
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--secureGRPCAddr={secure}"),
     ];
+    args.extend(arguments.iter().map(|argument| (*argument).to_owned()));
     let recheck = format!("{}s", RECHECK.as_secs());
     let env = [
         ("POD_NAME", name),
@@ -42,7 +51,7 @@ pub(crate) async fn replica(kubeconfig: &Path, name: &str) -> (DiscoveryProcess,
         ("PILOTAGE_IDENTITY_RECHECK", recheck.as_str()),
         ("ROOT_CA_DIR", "/nonexistent"),
     ];
-    let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    let env = env.iter().chain(further).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let options = DiscoveryOptions { args, env, ..DiscoveryOptions::default() };
     (DiscoveryProcess::start(BINARY, options).await, secure)
 }
@@ -58,16 +67,35 @@ async fn token_with(api: &ApiServer, account: &str, spec: Value) -> String {
     made["status"]["token"].as_str().unwrap().to_owned()
 }
 
-fn config_map(namespace: &str) -> String {
-    format!("/api/v1/namespaces/{namespace}/configmaps/istio-ca-root-cert")
+/// What the ConfigMaps of a namespace have: name and key.
+#[derive(Clone, Copy)]
+pub(crate) enum CertificateMap {
+    Roots,
+    RevocationLists,
 }
 
-async fn until_written(api: &ApiServer, namespace: &str, roots: &str) {
-    wait::until_within(Duration::from_secs(60), &format!("the roots in {namespace}"), async || {
-        let map = api.get(&config_map(namespace)).await.map_err(|error| error.to_string())?;
-        if map["data"]["root-cert.pem"] == roots { Ok(()) } else { Err(map.to_string()) }
-    })
-    .await;
+impl CertificateMap {
+    fn name_and_key(self) -> (&'static str, &'static str) {
+        match self {
+            CertificateMap::Roots => ("istio-ca-root-cert", "root-cert.pem"),
+            CertificateMap::RevocationLists => ("istio-ca-crl", "ca-crl.pem"),
+        }
+    }
+
+    fn path(self, namespace: &str) -> String {
+        format!("/api/v1/namespaces/{namespace}/configmaps/{}", self.name_and_key().0)
+    }
+
+    /// Waits until the map of a namespace has this text, whatever its line ends.
+    pub(crate) async fn until_written(self, api: &ApiServer, namespace: &str, text: &str) {
+        let (name, key) = self.name_and_key();
+        wait::until_within(Duration::from_secs(60), &format!("{name} in {namespace}"), async || {
+            let map = api.get(&self.path(namespace)).await.map_err(|error| error.to_string())?;
+            let is_written = map["data"][key].as_str().is_some_and(|found| found.lines().eq(text.lines()));
+            if is_written { Ok(()) } else { Err(map.to_string()) }
+        })
+        .await;
+    }
 }
 
 async fn create(api: &ApiServer, collection: &str, name: &str) {
@@ -123,7 +151,7 @@ async fn a_cluster_has_one_root_and_workloads_get_certificates_by_token() {
         assert_eq!(reply[1], roots, "both replicas have the same root");
         own = Some(certificate);
     }
-    config_maps_are_restored(&api, &roots).await;
+    maps_are_restored(&api, CertificateMap::Roots, &roots).await;
     attacks_are_refused(&api, one, &roots, &good).await;
     deleted_accounts_and_pods_lose_their_streams(&api, &first, one, &roots).await;
     let refused = api.requests_by("istio-system", "istiod").into_iter().filter(|(_, is_refused)| *is_refused);
@@ -179,69 +207,61 @@ async fn tokens_of_a_remote_cluster_are_reviewed_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_optional_permissions_everything_else_works() {
+async fn revocation_lists_are_in_every_namespace() {
     let Some((api, account)) = cluster().await else { return };
-    for role in OPTIONAL_ROLES {
-        api.delete(&format!("{BINDINGS}/istiod-{role}-istio-system")).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let ca = Ca::new();
+    ca.write(folder.path(), &ca.root.pem());
+    let key = std::fs::read_to_string(folder.path().join("ca-key.pem")).unwrap();
+    let write = |serials: &[&str]| {
+        let list = revoked(&key, serials);
+        std::fs::write(folder.path().join("ca-crl.pem"), &list).unwrap();
+        list
+    };
+    let first = write(&["01"]);
+    let place = folder.path().display().to_string();
+    let (_server, _) = replica_with(&account, "one", &[("ROOT_CA_DIR", &place)], &[]).await;
+    maps_are_restored(&api, CertificateMap::RevocationLists, &first).await;
+    let second = write(&["01", "02"]);
+    for namespace in ["istio-system", "late"] {
+        CertificateMap::RevocationLists.until_written(&api, namespace, &second).await;
     }
-    let (mut server, address) = replica(&account, "one").await;
-    let (roots, good) = (roots(&api).await, token(&api, "keeper", Some("istio-ca")).await);
-    // Without reviews no token is accepted.
-    wait::until_within(Duration::from_secs(60), "a refusal", async || {
-        let client = CaClient::new(address, &roots, None, Some(&good));
-        match client.certificate(KEEPER, 0).await {
-            Err((code, _)) if code == Code::Unauthenticated as i32 => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
-    wait::until_within(Duration::from_secs(60), "a problem", async || {
-        let page = client::get(server.monitoring(), "discovery", "/debug/problems").await?.body;
-        if page.contains("could not write the ConfigMaps istio-ca-root-cert") { Ok(()) } else { Err(page) }
-    })
-    .await;
-    // Everything else works.
-    let plain = TcpStream::connect(server.grpc()).await.unwrap();
-    assert_eq!(open(plain, None, "shop").await.end(Duration::from_secs(2)).await, (true, None));
-    server.process().check_alive();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_optional_role_can_be_left_out() {
+async fn tokens_are_for_the_configured_audiences() {
     let Some((api, account)) = cluster().await else { return };
-    let good = token(&api, "keeper", Some("istio-ca")).await;
-    for role in OPTIONAL_ROLES {
-        let path = format!("{BINDINGS}/istiod-{role}-istio-system");
-        let mut binding = api.get(&path).await.unwrap();
-        api.delete(&path).await.unwrap();
-        let (mut server, address) = replica(&account, role).await;
-        let client = CaClient::new(address, &roots(&api).await, None, Some(&good));
-        // Only the role for token reviews decides on certificates.
-        wait::until_within(Duration::from_secs(60), role, async || match client.certificate(KEEPER, 0).await {
-            Ok(_) if role != "tokens" => Ok(()),
-            Err((code, _)) if role == "tokens" && code == Code::Unauthenticated as i32 => Ok(()),
-            other => Err(format!("{other:?}")),
-        })
-        .await;
-        let plain = TcpStream::connect(server.grpc()).await.unwrap();
-        assert_eq!(open(plain, None, "shop").await.end(Duration::from_secs(1)).await, (true, None), "{role}");
-        server.process().check_alive();
-        binding["metadata"] = json!({"name": binding["metadata"]["name"]});
-        api.create(BINDINGS, &binding).await.unwrap();
+    let (_server, address) = replica_with(&account, "one", &[("TOKEN_AUDIENCES", "vault,mesh")], &[]).await;
+    let roots = roots(&api).await;
+    for (audience, is_accepted) in [("mesh", true), ("vault", true), ("istio-ca", false), ("other", false)] {
+        let token = token(&api, "keeper", Some(audience)).await;
+        let client = CaClient::new(address, &roots, None, Some(&token));
+        if is_accepted {
+            wait::until_within(Duration::from_secs(60), audience, async || {
+                client.certificate(KEEPER, 0).await.map_err(|refusal| format!("{refusal:?}"))
+            })
+            .await;
+        } else {
+            assert_refused(audience, client.certificate(KEEPER, 0).await, Code::Unauthenticated);
+        }
+        let stream = TlsClient::trusting(&roots, None, &["h2"]).connect(address, "istiod.istio-system.svc").await;
+        let end = open(stream.unwrap(), Some(&token), "shop").await.end(Duration::from_secs(2)).await;
+        assert_eq!(end.1.is_none(), is_accepted, "{audience}: {end:?}");
     }
 }
 
-async fn config_maps_are_restored(api: &ApiServer, roots: &str) {
+pub(crate) async fn maps_are_restored(api: &ApiServer, map: CertificateMap, text: &str) {
     create(api, "/api/v1/namespaces", "late").await;
     for namespace in ["default", "istio-system", "kube-system", "shop", "late"] {
-        until_written(api, namespace, roots).await;
+        map.until_written(api, namespace, text).await;
     }
-    api.patch(&config_map("shop"), &json!({"data": {"root-cert.pem": "another"}})).await.unwrap();
-    api.delete(&config_map("late")).await.unwrap();
+    let (_, key) = map.name_and_key();
+    api.patch(&map.path("shop"), &json!({"data": {key: "another"}})).await.unwrap();
+    api.delete(&map.path("late")).await.unwrap();
     for namespace in ["shop", "late"] {
-        until_written(api, namespace, roots).await;
+        map.until_written(api, namespace, text).await;
     }
-    assert!(api.get(&config_map("kube-public")).await.is_err());
+    assert!(api.get(&map.path("kube-public")).await.is_err());
 }
 
 async fn attacks_are_refused(api: &ApiServer, address: SocketAddr, roots: &str, good: &str) {

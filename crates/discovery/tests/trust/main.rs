@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod agent_modes;
 mod attacks;
 mod clock;
 mod cve_pages_and_floods;
@@ -14,7 +15,12 @@ mod fixture;
 mod issue;
 mod kubernetes;
 mod loaded_mesh;
+mod oidc;
+mod optional_roles;
+mod rates;
 mod registration;
+mod registration_agent;
+mod reviews;
 mod rotation;
 mod rotation_under_load;
 mod signer;

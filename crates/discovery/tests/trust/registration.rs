@@ -1,8 +1,7 @@
-//! Workloads that register themselves: with a server without Kubernetes, with two replicas and a real API server, and by a
-//! real agent with its Envoy.
+//! Workloads that register themselves, as a client plays them: with a server without Kubernetes, with two replicas and a
+//! real API server. `registration_agent` has the same with a real agent and its Envoy.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use api::envoy::config::core::v3::Node;
@@ -10,12 +9,10 @@ use api::envoy::service::discovery::v3::DiscoveryRequest;
 use api::wire::google::rpc::Status as ErrorDetail;
 use api::{Struct, Value as ProtoValue, value};
 use serde_json::{Value, json};
-use testkit::backend::HttpBackend;
 use testkit::ca_client::CaClient;
 use testkit::kubernetes::ApiServer;
-use testkit::process::Process;
 use testkit::tls::TlsClient;
-use testkit::{client, programs, servers, wait};
+use testkit::{client, wait};
 use tokio::net::TcpStream;
 use tonic::Code;
 
@@ -23,10 +20,20 @@ use crate::fixture::Mesh;
 use crate::kubernetes::{cluster, replica, roots, token};
 use crate::streams::{AdsStream, open_as, secured};
 
-const GRACE: (&str, &str) = ("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD", "2s");
+pub(crate) const GRACE: (&str, &str) = ("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD", "2s");
+/// Time until a connected workload is registered, and until one whose probe failed is out of EDS.
+pub(crate) const SOON: Duration = Duration::from_secs(1);
+/// When the entry of a killed workload is gone, with the default grace.
+pub(crate) const GONE: std::ops::RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(15);
+/// CustomResourceDefinitions that registration needs.
+pub(crate) const DEFINITIONS: [testkit::kubernetes::CrdSpec<'static>; 3] = [
+    ("networking.istio.io", &["v1"], "WorkloadGroup", "workloadgroups", true),
+    ("networking.istio.io", &["v1"], "WorkloadEntry", "workloadentries", true),
+    ("networking.istio.io", &["v1"], "ServiceEntry", "serviceentries", true),
+];
 
 /// A group whose workloads are of service account `front`, and a service that selects them.
-fn objects() -> [Value; 2] {
+pub(crate) fn objects() -> [Value; 2] {
     [
         json!({"apiVersion": "networking.istio.io/v1", "kind": "WorkloadGroup",
             "metadata": {"name": "cart", "namespace": "shop"},
@@ -64,13 +71,13 @@ async fn report(stream: &AdsStream, error: Option<&str>) {
 }
 
 /// The WorkloadEntry of the group; `None` if there is none.
-async fn entry(monitoring: SocketAddr) -> Option<Value> {
+pub(crate) async fn entry(monitoring: SocketAddr) -> Option<Value> {
     let page = client::get(monitoring, "discovery", "/debug/configz").await.unwrap().json();
     page.as_array().unwrap().iter().find(|object| object["kind"] == "WorkloadEntry").cloned()
 }
 
 /// Waits until the service has this many endpoints, and returns how long it took.
-async fn until_endpoints(monitoring: SocketAddr, count: usize) -> Duration {
+pub(crate) async fn until_endpoints(monitoring: SocketAddr, count: usize) -> Duration {
     let begun = Instant::now();
     wait::until(&format!("{count} endpoints"), async || {
         let page = client::get(monitoring, "discovery", "/debug/endpointz").await.unwrap();
@@ -81,7 +88,7 @@ async fn until_endpoints(monitoring: SocketAddr, count: usize) -> Duration {
     begun.elapsed()
 }
 
-async fn until_gone(monitoring: SocketAddr) -> Duration {
+pub(crate) async fn until_gone(monitoring: SocketAddr) -> Duration {
     let begun = Instant::now();
     wait::until_within(Duration::from_secs(60), "the end of the entry", async || match entry(monitoring).await {
         None => Ok(()),
@@ -91,7 +98,7 @@ async fn until_gone(monitoring: SocketAddr) -> Duration {
     begun.elapsed()
 }
 
-async fn mesh(env: &[(&str, &str)]) -> Mesh {
+pub(crate) async fn mesh(env: &[(&str, &str)]) -> Mesh {
     let mesh = Mesh::start(env).await;
     for (name, object) in ["group.yaml", "entry.yaml"].iter().zip(objects()) {
         mesh.server.write(name, &object.to_string());
@@ -109,8 +116,11 @@ async fn a_workload_is_registered_while_it_is_connected() {
     let mesh = mesh(&[GRACE]).await;
     let monitoring = mesh.server.monitoring();
     let good = mesh.token("front");
+    let begun = Instant::now();
     let stream = open_as(secured(&mesh, None).await, Some(&good), node("cart")).await;
     let made = wait::until("the entry", async || entry(monitoring).await.ok_or("no entry".to_owned())).await;
+    let registered = begun.elapsed();
+    assert!(registered <= SOON, "registered after {registered:?}");
     assert_eq!((&made["metadata"]["name"], &made["spec"]["address"]), (&json!("cart-10.0.0.7"), &json!("10.0.0.7")));
     let annotations = &made["metadata"]["annotations"];
     assert_eq!(annotations["istio.io/autoRegistrationGroup"], "cart");
@@ -135,6 +145,7 @@ async fn a_workload_is_registered_while_it_is_connected() {
     drop(second);
     let gone = until_gone(monitoring).await;
     eprintln!("healthy after {first:?}, out of EDS after {out:?}, gone after {gone:?}");
+    assert!(first <= SOON && out <= SOON, "healthy after {first:?}, out of EDS after {out:?}");
     assert!(gone > Duration::from_millis(1500), "{gone:?}");
     assert_eq!(mesh.metric("auto_registration_success_total").await, 1.0);
     assert_eq!(mesh.metric("auto_registration_deletes_total").await, 1.0);
@@ -192,9 +203,9 @@ async fn only_the_account_of_the_group_may_register() {
     mesh.serves_an_honest_caller().await;
 }
 
-const ENTRY: &str = "/apis/networking.istio.io/v1/namespaces/shop/workloadentries/cart-10.0.0.7";
+pub(crate) const ENTRY: &str = "/apis/networking.istio.io/v1/namespaces/shop/workloadentries/cart-10.0.0.7";
 
-async fn stored(api: &ApiServer) -> Result<Value, String> {
+pub(crate) async fn stored(api: &ApiServer) -> Result<Value, String> {
     api.get(ENTRY).await.map_err(|error| error.to_string())
 }
 
@@ -211,11 +222,7 @@ async fn until_controller(api: &ApiServer, name: &str, is_connected: bool) -> Va
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_moves_with_its_workload_between_replicas() {
     let Some((api, account)) = cluster().await else { return };
-    api.define(&[
-        ("networking.istio.io", &["v1"], "WorkloadGroup", "workloadgroups", true),
-        ("networking.istio.io", &["v1"], "WorkloadEntry", "workloadentries", true),
-    ])
-    .await;
+    api.define(&DEFINITIONS).await;
     let groups = "/apis/networking.istio.io/v1/namespaces/shop/workloadgroups";
     let mut group = objects()[0].clone();
     group["spec"]["template"]["serviceAccount"] = json!("keeper");
@@ -236,6 +243,7 @@ async fn an_entry_moves_with_its_workload_between_replicas() {
     let begun = Instant::now();
     let made = until_controller(&api, "one", true).await;
     eprintln!("registered after {:?}", begun.elapsed());
+    assert!(begun.elapsed() <= SOON, "registered after {:?}", begun.elapsed());
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], group["metadata"]["uid"]);
     report(&stream, Some("starting")).await;
     let healthy = async |status: &str| {
@@ -262,73 +270,15 @@ async fn an_entry_moves_with_its_workload_between_replicas() {
     let last = connect(second).await;
     until_controller(&api, "two", true).await;
     drop(last);
-    until_controller(&api, "two", false).await;
     let begun = Instant::now();
+    until_controller(&api, "two", false).await;
     wait::until_within(Duration::from_secs(60), "the end of the entry", async || match stored(&api).await {
         Err(_) => Ok(()),
         Ok(entry) => Err(entry.to_string()),
     })
     .await;
     eprintln!("gone after {:?}", begun.elapsed());
+    assert!(GONE.contains(&begun.elapsed()), "gone after {:?}", begun.elapsed());
     let refused = api.requests_by("istio-system", "istiod").into_iter().filter(|(_, is_refused)| *is_refused);
     assert_eq!(refused.map(|(what, _)| what).collect::<Vec<_>>(), [""; 0], "permissions are missing");
-}
-
-/// Starts an agent with an Envoy that registers with the group and probes a backend.
-async fn agent(mesh: &Mesh, folder: &Path, backend: &HttpBackend) -> Process {
-    for (name, text) in [("tokens/istio-token", mesh.token("front")), ("istio/root-cert.pem", mesh.roots().await)] {
-        let path = folder.join("var/run/secrets").join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-    let probe = json!({"periodSeconds": 1, "httpGet": {"host": "127.0.0.1", "port": backend.port(), "path": "/"}});
-    let config = json!({"discoveryAddress": mesh.secure.to_string(), "readinessProbe": probe,
-        "binaryPath": servers::binary("envoy"), "configPath": folder.join("proxy"),
-        "proxyAdminPort": testkit::ports::free(), "concurrency": 1});
-    let line = format!(
-        "cd {} && exec {} proxy sidecar --ip 10.0.0.7 --id vm.shop --domain shop.svc.cluster.local \
-         --statusPort 0",
-        folder.display(),
-        programs::binary("agent", "pilot-agent").display(),
-    );
-    let env = [
-        ("PROXY_CONFIG", config.to_string()),
-        ("POD_NAMESPACE", "shop".to_owned()),
-        ("SERVICE_ACCOUNT", "front".to_owned()),
-        ("ECC_SIGNATURE_ALGORITHM", "ECDSA".to_owned()),
-        ("ISTIO_META_AUTO_REGISTER_GROUP", "cart".to_owned()),
-        ("ENVOY_STATUS_PORT", testkit::ports::free().to_string()),
-        ("ENVOY_PROMETHEUS_PORT", testkit::ports::free().to_string()),
-    ];
-    let env = env.map(|(name, value)| (name.to_owned(), value));
-    Process::start("pilot-agent", Path::new("/bin/sh"), &["-c".to_owned(), line], &env)
-}
-
-#[tokio::test]
-async fn an_agent_registers_its_workload_and_reports_its_health() {
-    if servers::without("envoy") {
-        return;
-    }
-    let mut mesh = mesh(&[GRACE, ("ISTIOD_CUSTOM_HOST", "127.0.0.1")]).await;
-    let monitoring = mesh.server.monitoring();
-    let backend = HttpBackend::start("app").await;
-    let folder = tempfile::tempdir().unwrap();
-    let mut process = agent(&mesh, folder.path(), &backend).await;
-    let patience = Duration::from_secs(60);
-    wait::until_within(patience, "the entry", async || {
-        process.check_alive();
-        entry(monitoring).await.map(drop).ok_or("no entry".to_owned())
-    })
-    .await;
-    until_endpoints(monitoring, 1).await;
-    backend.answer_with(503);
-    let out = until_endpoints(monitoring, 0).await;
-    backend.answer_with(200);
-    until_endpoints(monitoring, 1).await;
-    // After a restart of the server the workload registers again.
-    mesh.server.restart().await;
-    until_endpoints(monitoring, 1).await;
-    process.kill();
-    let gone = until_gone(monitoring).await;
-    eprintln!("out of EDS {out:?} after a failed probe, gone {gone:?} after a kill");
 }

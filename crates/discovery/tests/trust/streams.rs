@@ -137,6 +137,14 @@ async fn switches_of_authentication_are_upstreams() {
     assert_eq!(refused, (false, Some(Code::Unauthenticated)));
     let token = strict.token("front");
     assert_eq!(open(plain().await, Some(&token), "shop").await.end(SHORT).await, (true, None));
+    // Whoever authenticates may be any node, but nobody else.
+    let lenient = Mesh::start(&[("PILOT_ENABLE_XDS_IDENTITY_CHECK", "false")]).await;
+    let token = lenient.token("front");
+    let stream = secured(&lenient, None).await;
+    assert_eq!(open(stream, Some(&token), "bank").await.end(SHORT).await, (true, None));
+    let stream = secured(&lenient, None).await;
+    let refused = open(stream, None, "bank").await.end(Duration::from_secs(10)).await;
+    assert_eq!(refused, (false, Some(Code::Unauthenticated)));
 }
 
 #[tokio::test]

@@ -147,6 +147,11 @@ impl Reason {
 }
 
 impl AuthFailure {
+    /// Authentication did not end in time.
+    pub(crate) fn late() -> AuthFailure {
+        AuthFailure { reasons: vec!["no response in time".to_owned()], is_unavailable: true, is_expired: false }
+    }
+
     fn add(&mut self, method: &str, reason: Reason) {
         self.is_unavailable |= matches!(reason, Reason::Unavailable(_));
         self.is_expired |= matches!(reason, Reason::Expired(_));
