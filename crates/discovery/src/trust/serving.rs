@@ -112,3 +112,55 @@ pub(super) fn server_names<'a>(
     names.dedup();
     names
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
+    use trust::authority::SigningAuthority;
+    use trust::key::{KeyKind, PrivateKey};
+
+    use super::super::problems::TrustProblems;
+    use super::super::{Trust, TrustState, unix_now};
+    use super::{ServerCertificate, server_names};
+    use crate::tls::Certificates;
+
+    const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_certificate_is_renewed_at_half_of_its_life() {
+        let trust = Trust::new(TrustProblems::new(mpsc::channel(10).0));
+        let key = PrivateKey::generate(KeyKind::P256).unwrap();
+        let authority = SigningAuthority::new_root("td", key, LIFETIME * 100, unix_now(), &[1; 16]).unwrap();
+        trust.publish(TrustState {
+            authority: Arc::new(authority),
+            revoked: None,
+            place: "test".to_owned(),
+            is_plugged_in: false,
+            step: Default::default(),
+            since: 0,
+        });
+        let certificate = ServerCertificate {
+            names: server_names("istio-system", "default", std::iter::empty()),
+            lifetime: LIFETIME,
+            trust_domain: Arc::new(|| "td".to_owned()),
+        };
+        let mut own = trust.own.subscribe();
+        tokio::spawn(certificate.run(Arc::clone(&trust), Certificates::pending(), CancellationToken::new()));
+        let mut serials = Vec::new();
+        let mut before = Instant::now();
+        for renewal in 0..4 {
+            own.changed().await.unwrap();
+            serials.push(own.borrow_and_update().as_ref().unwrap().serial.clone());
+            let share = before.elapsed().as_secs_f64() / LIFETIME.as_secs_f64();
+            assert!(if renewal == 0 { share == 0.0 } else { (0.44..=0.56).contains(&share) }, "renewed at {share}");
+            before = Instant::now();
+        }
+        serials.dedup();
+        assert_eq!(serials.len(), 4, "{serials:?}");
+    }
+}
