@@ -19,6 +19,7 @@ pub mod jwks;
 pub mod labels;
 pub mod names;
 pub mod packed;
+pub mod peer_policies;
 pub mod port;
 pub mod printable;
 pub mod proxy;

@@ -1,10 +1,10 @@
 //! The access policies of one client as one comparable value: views with equal guards admit the same callers.
 
 use model::hashed::fingerprint;
+use model::peer_policies::{MutualTls, PeerPolicies};
 use scope::View;
 
 use super::authorization::authorization;
-use super::mtls::{MutualTls, PeerPolicies};
 use super::request_authentication::request_authentication;
 
 /// Fingerprint of a client's access policies.

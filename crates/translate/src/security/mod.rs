@@ -1,7 +1,6 @@
-//! Security policies: mTLS modes, JWT authentication, authorization.
+//! Security policies: JWT authentication, authorization.
 
 pub mod authorization;
 pub mod guards;
-pub mod mtls;
 pub mod policies;
 pub mod request_authentication;

@@ -8,6 +8,7 @@ use api::istio::networking::v1alpha3::{Subset, TrafficPolicy};
 use model::endpoint::TlsMode;
 use model::labels::Labels;
 use model::names::Str;
+use model::peer_policies::{MutualTls, PeerPolicies};
 use model::port::{Port, Protocol};
 use model::proxy::{NO_CERTIFICATES, ProxyKind};
 use model::service::{Registry, Resolution, Service, TrafficDistribution};
@@ -22,7 +23,6 @@ use crate::names::{ClusterForm, OutboundCluster};
 use crate::plan::endpoints::locality::{ClientLocality, LocalityGroup, LocalityLb};
 use crate::plan::endpoints::{EndpointSelection, LocalityEndpoints, PERSISTENT_SESSION_LABEL, prescribed_mode};
 use crate::plan::policy::{self, EffectivePolicy};
-use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::StatName;
 
 const PERSISTENT_SESSION_HEADER_LABEL: &str = "istio.io/persistent-session-header";

@@ -8,6 +8,7 @@ use api::istio::networking::v1alpha3::{DestinationRule, Subset, TrafficPolicy};
 use model::endpoint::{Endpoint, Health, TlsMode};
 use model::labels::{Labels, selects};
 use model::names::{Hostname, Str};
+use model::peer_policies::{MutualTls, PeerPolicies};
 use model::port::Port;
 use model::service::{Registry, Service, TrafficDistribution};
 use scope::ReadProxy;
@@ -18,7 +19,6 @@ use super::networks::NetworkGateways;
 use super::{EndpointsPlan, LbEndpoint, LocalityEndpoints, WorkloadLabel, reach};
 use crate::names::{ClusterForm, OutboundCluster};
 use crate::plan::policy::{self, EffectivePolicy};
-use crate::security::mtls::{MutualTls, PeerPolicies};
 
 /// Services with this label keep draining endpoints, for persistent sessions.
 pub const PERSISTENT_SESSION_LABEL: &str = "istio.io/persistent-session";

@@ -7,6 +7,7 @@ use api::istio::networking::v1alpha3::{CaptureMode, IstioIngressListener, Server
 use model::config::{Config, Kind};
 use model::hashed::Hashed;
 use model::names::Str;
+use model::peer_policies::{MutualTls, PeerPolicies};
 use model::port::{Port, Protocol};
 use model::proxy::{Interception, NO_CERTIFICATES};
 use scope::View;
@@ -24,7 +25,6 @@ use crate::names;
 use crate::network_filters::http_connection_manager::{HttpConnectionManager, InboundRoute, Routes};
 use crate::network_filters::tcp_proxy::TcpProxy;
 use crate::network_filters::{self, ChainEnd, NetworkFilter};
-use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::{StatName, kubernetes_name};
 
 /// A port of the workload.

@@ -1,8 +1,9 @@
 //! Which connections an inbound port accepts, by mTLS mode and protocol, as filter chain matches.
 
+use model::peer_policies::MutualTls;
+
 use super::TransportProtocol;
 use super::conflicts::TrafficMode;
-use crate::security::mtls::MutualTls;
 
 /// One kind of connection to an inbound port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use api::istio::security::v1beta1::PeerAuthentication;
 use api::istio::security::v1beta1::peer_authentication::MutualTls as MutualTlsSetting;
 use api::istio::security::v1beta1::peer_authentication::mutual_tls::Mode;
-use model::config::Config;
-use model::labels::{Labels, selects};
-use model::names::Namespace;
-use model::snapshot::objects::SecurityPolicies;
+
+use crate::config::Config;
+use crate::labels::{Labels, selects};
+use crate::names::Namespace;
+use crate::snapshot::objects::SecurityPolicies;
 
 /// mTLS mode of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,12 +96,12 @@ mod tests {
     use api::istio::security::v1beta1::peer_authentication::MutualTls as MutualTlsSetting;
     use api::istio::security::v1beta1::peer_authentication::mutual_tls::Mode;
     use api::istio::r#type::v1beta1::WorkloadSelector;
-    use model::config::{Config, Meta};
-    use model::hashed::Hashed;
-    use model::labels::Labels;
-    use model::snapshot::objects::SecurityPolicies;
 
     use super::{MutualTls, PeerPolicies};
+    use crate::config::{Config, Meta};
+    use crate::hashed::Hashed;
+    use crate::labels::Labels;
+    use crate::snapshot::objects::SecurityPolicies;
 
     fn setting(mode: Mode) -> MutualTlsSetting {
         MutualTlsSetting { mode: mode as i32 }
