@@ -3,6 +3,8 @@
 
 mod clashes;
 mod destinations;
+mod gateway_ports;
+mod identities;
 mod ownership;
 mod patches;
 mod routes;
@@ -78,6 +80,18 @@ pub const CHECKS: &[(&str, &str, CheckInput, AnalysisCheck)] = &[
     ("virtualservice.GatewayAnalyzer", "VirtualServices of missing gateways", Objects, routes::gateways),
     ("authorizationpolicy.PathSpellingAnalyzer", "Denied paths that other spellings bypass", Objects, spellings::paths),
     ("authorizationpolicy.HostSpellingAnalyzer", "Denied hosts that other spellings bypass", Objects, spellings::hosts),
+    (
+        "authorizationpolicy.GatewayPortAnalyzer",
+        "Policies about ports that the gateway does not listen on",
+        Services,
+        gateway_ports::listeners,
+    ),
+    (
+        "authorizationpolicy.PlainTextIdentityAnalyzer",
+        "Identities denied where plain text is accepted",
+        Objects,
+        identities::in_plain_text,
+    ),
     (
         "virtualservice.ForeignHostAnalyzer",
         "VirtualServices for hosts of other namespaces",

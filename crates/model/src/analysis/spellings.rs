@@ -66,7 +66,7 @@ pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-fn policies(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &AuthorizationPolicy)> {
+pub(super) fn policies(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &AuthorizationPolicy)> {
     snapshot.objects.of(Kind::AuthorizationPolicy).filter_map(|object| match &object.spec {
         Spec::AuthorizationPolicy(spec) => Some((object, &**spec)),
         _ => None,

@@ -193,3 +193,121 @@ fn hole_14_policies_that_other_spellings_pass_by_are_reported() {
     decoding.mesh = crate::hashed::Hashed::from_message(mesh);
     assert_eq!(codes(&text, &decoding), ["PIL0003"]);
 }
+
+/// A gateway on ports 80 and 443 whose service leads to 8080 and 8443, and a policy for these labels.
+fn gateway_policy(labels: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: edge, namespace: shop}}\nspec: \
+         {{hosts: [edge.shop.svc.cluster.local], resolution: STATIC, ports: [{{number: 80, name: http, protocol: HTTP, \
+         targetPort: 8080}}, {{number: 443, name: https, protocol: HTTPS, targetPort: 8443}}], endpoints: [{{address: \
+         10.0.0.1, labels: {{istio: edge}}}}]}}\n---\n\
+         apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: edge, namespace: shop}}\nspec: {{selector: \
+         {{istio: edge}}, servers: [{{port: {{number: 80, name: http, protocol: HTTP}}, hosts: ['./a.example']}}, {{port: \
+         {{number: 443, name: https, protocol: HTTPS}}, hosts: ['./a.example'], tls: {{mode: PASSTHROUGH}}}}, {{port: \
+         {{number: 9000, name: more, protocol: HTTP}}, hosts: ['./a.example']}}]}}\n---\n\
+         apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{{labels}}}}}, action: DENY, rules: [{rule}]}}\n"
+    )
+}
+
+#[test]
+fn istio_security_2021_002_policies_about_ports_without_a_listener_are_reported() {
+    let message = |port: u32| {
+        format!(
+            "Warning [PIL0004] (AuthorizationPolicy shop/p f.yaml:11) AuthorizationPolicy shop/p is about port {port}, on \
+             which no gateway that it selects listens: shop/edge listens on [8080 8443 9000]. The port of a rule is that \
+             of the listener, which is the target port of the gateway's service."
+        )
+    };
+    let port = |port: u32| format!("{{to: [{{operation: {{ports: ['{port}']}}}}]}}");
+    check(&gateway_policy("istio: edge", &port(443)), &[&message(443)]);
+    check(&gateway_policy("istio: edge", "{to: [{operation: {notPorts: ['80']}}]}"), &[&message(80)]);
+    check(&gateway_policy("istio: edge", "{when: [{key: destination.port, values: ['443']}]}"), &[&message(443)]);
+    // Ports of listeners, policies of other workloads, and without ports.
+    for named in [8080, 8443, 9000] {
+        check(&gateway_policy("istio: edge", &port(named)), &[]);
+    }
+    check(&gateway_policy("app: cart", &port(443)), &[]);
+    check(&gateway_policy("istio: edge", "{from: [{source: {ipBlocks: [10.0.0.0/8]}}]}"), &[]);
+    let untranslated = gateway_policy("istio: edge", &port(443)).replace(
+        "metadata: {name: edge, namespace: shop}\nspec: {hosts",
+        "metadata: {name: edge, namespace: shop, labels: {experimental.istio.io/disable-gateway-port-translation: 'true'}}\n\
+         spec: {hosts",
+    );
+    check(&untranslated, &[]);
+}
+
+fn peer(namespace: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: modes, namespace: {namespace}}}\n\
+         spec: {spec}\n---\n"
+    )
+}
+
+fn identity_policy(action: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{app: cart}}}}, action: {action}, rules: [{rule}]}}\n"
+    )
+}
+
+#[test]
+fn istio_security_2021_004_denied_identities_in_plain_text_are_reported() {
+    let denied = |peers: &str, action: &str, rule: &str| -> Vec<String> {
+        let found = findings(&format!("{peers}{}", identity_policy(action, rule)), Settings::default());
+        found.into_iter().filter(|line| line.contains("[PIL0005]")).collect()
+    };
+    let by_namespace = "{from: [{source: {namespaces: [evil]}}]}";
+    let strict = peer("shop", "{mtls: {mode: STRICT}}");
+    assert_eq!(
+        denied("", "DENY", by_namespace),
+        [
+            "Warning [PIL0005] (AuthorizationPolicy shop/p f.yaml:1) AuthorizationPolicy shop/p denies by namespaces, which \
+          callers in plain text do not have, and namespace shop accepts plain text (mutual TLS is PERMISSIVE): the rule \
+          does not match such callers. Set mutual TLS to STRICT with a PeerAuthentication, or allow the permitted callers \
+          by name instead."
+        ]
+    );
+    for (action, rule, is_bypassed) in [
+        ("DENY", "{from: [{source: {principals: ['*/evil']}}]}", true),
+        ("DENY", "{when: [{key: source.principal, values: ['*/evil']}]}", true),
+        ("ALLOW", "{from: [{source: {notNamespaces: [evil]}}]}", true),
+        ("ALLOW", "{when: [{key: source.namespace, notValues: [evil]}]}", true),
+        // Callers without an identity are denied, and other fields do not need one.
+        ("ALLOW", by_namespace, false),
+        ("DENY", "{from: [{source: {notPrincipals: ['*/good']}}]}", false),
+        ("DENY", "{from: [{source: {ipBlocks: [10.0.0.0/8]}}]}", false),
+        ("AUDIT", by_namespace, false),
+    ] {
+        assert_eq!(!denied("", action, rule).is_empty(), is_bypassed, "{action} {rule}");
+        assert!(denied(&strict, action, rule).is_empty(), "{action} {rule}: STRICT has no plain text");
+    }
+    for (peers, mode) in [
+        (peer("istio-system", "{mtls: {mode: STRICT}}"), None),
+        (peer("istio-system", "{mtls: {mode: STRICT}}") + &peer("shop", "{mtls: {mode: DISABLE}}"), Some("DISABLE")),
+        (peer("shop", "{selector: {matchLabels: {app: cart}}, mtls: {mode: STRICT}}"), None),
+        (peer("shop", "{selector: {matchLabels: {app: other}}, mtls: {mode: STRICT}}"), Some("PERMISSIVE")),
+        (
+            peer(
+                "shop",
+                "{selector: {matchLabels: {app: cart}}, mtls: {mode: STRICT}, portLevelMtls: {81: {mode: DISABLE}}}",
+            ),
+            Some("DISABLE"),
+        ),
+    ] {
+        let found = denied(&peers, "DENY", by_namespace);
+        let expected = mode.map(|mode| format!("mutual TLS is {mode}"));
+        assert_eq!(found.len(), usize::from(mode.is_some()), "{peers}");
+        assert!(expected.is_none_or(|expected| found[0].contains(&expected)), "{found:?}");
+    }
+    // Only the ports of the rule count.
+    let of_port = |port: u32| {
+        format!("{{from: [{{source: {{namespaces: [evil]}}}}], to: [{{operation: {{ports: ['{port}']}}}}]}}")
+    };
+    let open = peer(
+        "shop",
+        "{selector: {matchLabels: {app: cart}}, mtls: {mode: STRICT}, portLevelMtls: {81: {mode: DISABLE}}}",
+    );
+    assert!(denied(&open, "DENY", &of_port(80)).is_empty());
+    assert_eq!(denied(&open, "DENY", &of_port(81)).len(), 1);
+}

@@ -101,6 +101,12 @@ codes! {
     HostSpelling, "PIL0003", "Denied host that another spelling bypasses",
         "Envoy compares hosts as they are written: with case, port and final dot.",
         "Add the host with `:*`, or set PILOTAGE_STRICT_AUTHORIZATION=true.";
+    GatewayPort, "PIL0004", "Policy about a port that the gateway does not listen on",
+        "The port of a rule is compared with that of the gateway's listener, which is the target port of its service. No listener has this port, so the rule never matches: a rule that denies has no effect.",
+        "Use the target port, such as 8443 for a service with `port: 443, targetPort: 8443`.";
+    PlainTextIdentity, "PIL0005", "Denied identity that plain text does not have",
+        "The policy denies callers by identity, and its workloads accept plain text, whose callers have no identity: the rule does not match them.",
+        "Set mutual TLS to STRICT with a PeerAuthentication, or name the permitted callers in an ALLOW policy.";
     Syntax, "PIL0101", "Document that cannot be parsed",
         "The text is not YAML or JSON: indentation, brackets, quotes, a duplicate key, or an encoding other than UTF-8. Objects that the file had before are served in their last good version. Other files are not affected.",
         "Correct the line that the message names.";

@@ -64,6 +64,11 @@ impl Workloads {
         self.0.range(first..).map(|known| &known.0).take_while(move |w| w.key.namespace == *namespace)
     }
 
+    /// All workloads, by namespace.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.0.iter().map(|known| &known.0)
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }
