@@ -14,7 +14,7 @@ pub(crate) fn compare(root: &Path, options: &[&str]) -> Result<()> {
     run(root, "compare", parts, options).context("the two servers differ")
 }
 
-/// Injects faults and checks the promises; a broken one is an error.
+/// Injects faults and checks the promises; a broken one is an error, and so is a round after which a proxy lacks something.
 pub(crate) fn chaos(root: &Path, options: &[&str]) -> Result<()> {
     run(root, "chaos", &["envoy", "etcd", "kube-apiserver", "consul"], options).context("a promise was broken")
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::faults::Fault;
-use crate::promises::{Checked, Promise};
+use crate::promises::{Checked, Promise, Violation};
 
 /// One round.
 #[derive(Clone, Debug)]
@@ -61,16 +61,15 @@ impl ChaosReport {
         table
     }
 
-    /// Panics with all violations, or with the rounds after which a proxy did not get everything.
-    pub fn assert_kept(&self) {
-        let late: Vec<String> = self.rounds.iter().filter(|r| r.settled.is_err()).map(Round::to_string).collect();
-        assert!(late.is_empty(), "seed {}:\n{}", self.seed, late.join("\n"));
-        let count = self.checked.violations.len();
-        assert!(count == 0, "seed {}: {count} violations\n{}", self.seed, self.checked.report());
-        for promise in Promise::ALL {
-            let examined = self.checked.examined.get(&promise).copied().unwrap_or_default();
-            assert!(examined > 0, "{promise} was never examined");
-        }
+    /// Whether every promise was examined and kept, and every proxy had everything after each round; else what was not.
+    pub fn kept(&self) -> Result<(), String> {
+        let mut faults: Vec<String> =
+            self.rounds.iter().filter(|round| round.settled.is_err()).map(Round::to_string).collect();
+        faults.extend(self.checked.violations.iter().map(Violation::to_string));
+        let is_examined = |promise: &Promise| self.checked.examined.get(promise).is_some_and(|count| *count > 0);
+        let unexamined = Promise::ALL.into_iter().filter(|promise| !is_examined(promise));
+        faults.extend(unexamined.map(|promise| format!("{promise} was never examined")));
+        if faults.is_empty() { Ok(()) } else { Err(format!("seed {}:\n{}", self.seed, faults.join("\n"))) }
     }
 }
 
@@ -108,5 +107,33 @@ impl fmt::Display for ChaosReport {
             slowest.copied().unwrap_or_default().as_secs_f64(),
             self.checked.violations.len()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(settled: Result<Duration, String>, examined: &[Promise], broken: Option<Promise>) -> ChaosReport {
+        let (begun, ended) = (Duration::ZERO, Duration::from_secs(3));
+        let round = Round { faults: vec![Fault::Noise], begun, ended, settled };
+        let violation = |promise| Violation { promise, at: begun, proxy: "one".into(), what: "planted".to_owned() };
+        let checked = Checked {
+            violations: broken.map(violation).into_iter().collect(),
+            examined: examined.iter().map(|promise| (*promise, 1)).collect(),
+        };
+        ChaosReport::new(7, vec![round], checked, (1, 0))
+    }
+
+    #[test]
+    fn a_run_passes_only_with_all_promises_examined_and_all_rounds_settled() {
+        let settled = || Ok(Duration::from_secs(1));
+        assert_eq!(report(settled(), &Promise::ALL, None).kept(), Ok(()));
+        let late = report(Err("sidecar0-delta".to_owned()), &Promise::ALL, None).kept();
+        assert!(late.as_ref().is_err_and(|what| what.contains("NOT settled (sidecar0-delta)")), "{late:?}");
+        let broken = report(settled(), &Promise::ALL, Some(Promise::Order)).kept();
+        assert!(broken.as_ref().is_err_and(|what| what.contains("order broken: planted")), "{broken:?}");
+        let unexamined = report(settled(), &Promise::ALL[1..], None).kept();
+        assert_eq!(unexamined, Err("seed 7:\nconvergence was never examined".to_owned()));
     }
 }
