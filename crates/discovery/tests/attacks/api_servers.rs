@@ -114,7 +114,7 @@ async fn until_no_problem(server: &DiscoveryProcess, part: &str) {
 async fn check_wrong_lists(answers: &[(&str, &str)]) {
     let api = FalsifiedApi::start().await;
     let server = api.server(&[]).await;
-    let honest = Honest::start(&server);
+    let honest = Honest::start(&server).await;
     for (problem, answer) in answers {
         let text = format!("{{\"metadata\": {{\"resourceVersion\": \"8\"}}, {answer}}}");
         api.turn(move |asked| {
@@ -133,8 +133,8 @@ async fn check_wrong_lists(answers: &[(&str, &str)]) {
         until_no_problem(&server, problem).await;
         assert_eq!(clusters(&server).await, SERVICES, "{problem}, and then all was well");
     }
-    let (lists, longest) = (answers.len(), honest.waits().await.last().copied());
-    eprintln!("services after {lists} wrong lists: {SERVICES} of {SERVICES}; longest wait {longest:?}");
+    eprintln!("services after {} wrong lists: {SERVICES} of {SERVICES}", answers.len());
+    honest.assert_served("wrong lists of an API server").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,7 +196,7 @@ async fn hole_07_deletions_of_a_watch_are_applied_at_once() {
 async fn hole_07_watches_that_end_at_once_are_retried_later_each_time() {
     let api = FalsifiedApi::start().await;
     let mut server = api.server(&[]).await;
-    let honest = Honest::start(&server);
+    let honest = Honest::start(&server).await;
     let cpu = server.process().cpu().unwrap_or_default();
     let (begun, before) = (Instant::now(), api.requests());
     api.turn(|asked| {
@@ -209,9 +209,9 @@ async fn hole_07_watches_that_end_at_once_are_retried_later_each_time() {
     let (asked, took) = (api.requests() - before, begun.elapsed());
     let cpu = server.process().cpu().unwrap_or_default().saturating_sub(cpu);
     let rate = asked as f64 / took.as_secs_f64();
-    let longest = honest.waits().await.last().copied();
-    eprintln!("{asked} requests for services in {took:?} ({rate:.1}/s), CPU {cpu:?}, longest wait {longest:?}");
+    eprintln!("{asked} requests for services in {took:?} ({rate:.1}/s), CPU {cpu:?}");
     assert!(asked < 20, "{asked} requests in {took:?}");
+    honest.assert_served("watches that end at once").await;
     assert_eq!(clusters(&server).await, SERVICES);
     api.heal();
     until_no_problem(&server, "watches in a row ended").await;
@@ -222,6 +222,7 @@ async fn hole_07_endless_lists_are_aborted() {
     let api = FalsifiedApi::start().await;
     let env = [("PILOTAGE_KUBERNETES_MAX_OBJECTS", "2000"), ("PILOTAGE_KUBERNETES_HOLD_LOSSES", "3s")];
     let server = api.server(&env).await;
+    let honest = Honest::start(&server).await;
     let page = Mutex::new(0_usize);
     api.turn(move |asked| {
         let mut page = page.lock().unwrap();
@@ -239,6 +240,7 @@ async fn hole_07_endless_lists_are_aborted() {
     // Objects of aborted lists are known too, up to the limit.
     until_problem(&server, &["cluster Kubernetes", "2000 objects of Service: further ones are ignored"]).await;
     assert_eq!(clusters(&server).await, SERVICES);
+    honest.assert_served("endless lists").await;
 
     // Invented services are removed, and a service that did not fit is added.
     api.api.set("services", (0..=SERVICES).map(service).collect());
@@ -256,7 +258,7 @@ async fn hole_07_endless_bodies_are_cut() {
     let api = FalsifiedApi::start().await;
     let mut server = api.server(&[]).await;
     let before = server.process().memory_kib().expect("a running process");
-    let honest = Honest::start(&server);
+    let honest = Honest::start(&server).await;
     api.turn(|asked| {
         if asked.parameter("sendInitialEvents").is_some() {
             return None;
@@ -271,17 +273,10 @@ async fn hole_07_endless_bodies_are_cut() {
     until_problem(&server, &["could not watch Service", "a watch event has more than 8 MiB"]).await;
     until_problem(&server, &["could not watch EndpointSlice", " MiB"]).await;
     assert_eq!(clusters(&server).await, SERVICES);
-    let longest = honest.waits().await.last().copied();
-    let peak = peak_kib(server.process().id());
-    eprintln!("RSS before {} MiB, at most {} MiB; longest wait {longest:?}", before >> 10, peak >> 10);
+    let peak = server.process().peak_memory_kib().expect("a running process");
+    eprintln!("RSS before {} MiB, at most {} MiB", before >> 10, peak >> 10);
     assert!(peak < before + (600 << 10), "{before} KiB before, {peak} KiB at most");
+    honest.assert_served("endless bodies").await;
     api.heal();
     until_no_problem(&server, "could not watch Service").await;
-}
-
-/// Peak memory of a process.
-fn peak_kib(id: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
 }

@@ -72,7 +72,7 @@ fn race(server: &DiscoveryProcess) {
 async fn hole_08_a_pipe_instead_of_a_file_blocks_nothing() {
     let mut server = server(&["--shutdownDuration=1s"], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
-    let honest = Honest::start(&server);
+    let honest = Honest::start(&server).await;
     tokio::task::block_in_place(|| race(&server));
     symlink(server.config().join("cart.yaml"), server.config().join("link.yaml")).unwrap();
     symlink("/dev/zero", server.config().join("zero.yaml")).unwrap();
@@ -85,8 +85,8 @@ async fn hole_08_a_pipe_instead_of_a_file_blocks_nothing() {
     server.write("other.yaml", &named("other"));
     let wait = served(&server, "other").await;
     assert!(wait < SOON, "another file was served after {wait:?}");
-    let waits = honest.waits().await;
-    eprintln!("another file served after {wait:?}; longest wait of an honest client {:?}", waits.last());
+    eprintln!("another file served after {wait:?}");
+    honest.assert_served("pipes instead of files").await;
     server.write("cart.yaml", &named("cart"));
     server.remove("link.yaml");
     server.remove("zero.yaml");
@@ -100,11 +100,8 @@ async fn hole_08_a_pipe_instead_of_a_file_blocks_nothing() {
     eprintln!("ended {:?} after SIGTERM", begun.elapsed());
 }
 
-/// Peak memory of the process in KiB.
 fn peak_kib(server: &mut DiscoveryProcess) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.process().id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
+    server.process().peak_memory_kib().expect("a running process")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,7 +109,7 @@ async fn hole_15_a_huge_file_delays_no_other_and_needs_little_memory() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     let before = peak_kib(&mut server);
-    let honest = Honest::start(&server);
+    let honest = Honest::start(&server).await;
     // Each mapping needs hundreds of bytes once parsed.
     server.write("huge.yaml", &"- {a: 1}\n".repeat(60_000_000 / 9));
     let mut longest = Duration::ZERO;
@@ -125,21 +122,21 @@ async fn hole_15_a_huge_file_delays_no_other_and_needs_little_memory() {
         if page.body.contains("huge.yaml") { Ok(()) } else { Err("not there".to_owned()) }
     })
     .await;
-    let (peak, waits) = (peak_kib(&mut server), honest.waits().await);
+    let peak = peak_kib(&mut server);
     eprintln!(
-        "60 MB of small mappings: peak {} MiB, before {} MiB; other files served within {longest:?}; longest wait of \
-         an honest client {:?}",
+        "60 MB of small mappings: peak {} MiB, before {} MiB; other files served within {longest:?}",
         peak >> 10,
         before >> 10,
-        waits.last(),
     );
     assert!(longest < SOON, "{longest:?}");
     assert!(peak < before + (600 << 10), "{before} KiB before, {peak} KiB at most");
+    honest.assert_served("a file of small mappings").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_15_a_change_among_forty_thousand_problems_is_cheap() {
     let mut server = server(&[], &[]).await;
+    let honest = Honest::start(&server).await;
     for file in 0..40 {
         let document = |n: usize| format!("---\n{{apiVersion: v1, kind: Foo, metadata: {{name: a{n}}}}}\n");
         let text: String = (0..1000).map(|n| document(file * 1000 + n)).collect();
@@ -159,4 +156,5 @@ async fn hole_15_a_change_among_forty_thousand_problems_is_cheap() {
     let cost = (server.process().cpu().expect("a running process") - before) / 3;
     eprintln!("a change among 40,000 problems: {cost:?} of CPU");
     assert!(cost < Duration::from_secs(4), "{cost:?}");
+    honest.assert_served("forty thousand problems").await;
 }

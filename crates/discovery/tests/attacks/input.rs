@@ -57,6 +57,7 @@ async fn hostile_files_are_reported_without_harm() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     let before = server.process().memory_kib().expect("a running process");
+    let honest = Honest::start(&server).await;
     for (name, text) in bad_files() {
         server.write(name, &text);
     }
@@ -67,7 +68,7 @@ async fn hostile_files_are_reported_without_harm() {
         })
         .await;
     }
-    ask(channel(&server).await).await.expect("the cart");
+    honest.assert_served("hostile files").await;
     server.process().check_alive();
     bad_files().iter().for_each(|(name, _)| server.remove(name));
     assert_memory_returns(&mut server, before).await;
@@ -102,7 +103,7 @@ async fn hostile_clients_get_a_status_without_harm() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     let before = server.process().memory_kib().expect("a running process");
-    let honest = Honest::start(&server);
+    let honest = Honest::start(&server).await;
     let node = |id: &str| Node { id: id.to_owned(), ..Node::default() };
     let refused = [Code::InvalidArgument, Code::ResourceExhausted, Code::OutOfRange];
     for id in ["", "x", "sidecar~~~", "sidecar~1.2.3.4~a", "cart~1.2.3.4~a.b~c", &"~".repeat(100_000)] {
@@ -119,8 +120,7 @@ async fn hostile_clients_get_a_status_without_harm() {
     for port in [server.grpc(), server.http(), server.monitoring()] {
         garbage(port).await;
     }
-    let waits = honest.waits().await;
-    assert!(waits.last().is_some_and(|longest| *longest < wait::PATIENCE), "{:?}", waits.last());
+    honest.assert_served("hostile clients").await;
     server.process().check_alive();
     assert_memory_returns(&mut server, before).await;
 }

@@ -14,7 +14,7 @@ use testkit::fake_api::{FakeApi, text};
 use testkit::scripted::ScriptedServer;
 use testkit::wait;
 
-use crate::honest::{ask, channel, fetch, server, until_problem};
+use crate::honest::{Honest, channel, fetch, server, until_problem};
 
 const SETTING: &str = "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS";
 const WEB: &str = "outbound|80||web.shop.svc.cluster.local";
@@ -118,6 +118,7 @@ async fn hole_01_kubeconfigs_run_nothing_and_send_no_file() {
     let east = web("10.5.0.1").await;
     let probe = AttackProbe::set(&east).await;
     let server = probe.server(&[]).await;
+    let honest = Honest::start(&server).await;
     let place = "Secret istio-system/evil, key ";
     for (key, field, option) in [
         ("runs", "users[0].user.exec", "exec"),
@@ -135,7 +136,7 @@ async fn hole_01_kubeconfigs_run_nothing_and_send_no_file() {
     probe.primary.expire_watches();
     until_problem(&server, &["Secret istio-system/good, key east", "exec", "keeping its last credentials"]).await;
     until_endpoints(&server, &["10.4.0.1", "10.5.0.1"]).await;
-    ask(channel(&server).await).await.expect("the cart");
+    honest.assert_served("hostile kubeconfigs").await;
     assert!(!probe.has_run("ran-from-secret") && !probe.has_run("ran-from-file"), "a command was run");
     assert_eq!(probe.collector.requests().len(), 0, "the author's server was asked");
 }

@@ -62,7 +62,7 @@ async fn edits(server: &DiscoveryProcess) -> Result<u64, String> {
 }
 
 /// Whether a proxy acknowledges responses.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     Always,
     Never,

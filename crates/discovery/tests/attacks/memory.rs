@@ -3,6 +3,7 @@
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::wait;
 
+use crate::honest::{CART, Honest};
 use crate::load::{Answers, Proxy, edit, service};
 
 /// Number of edits, and size of the edited object. Parsed, each version needs about 1.5 MB.
@@ -12,7 +13,8 @@ const LARGE: usize = 60_000;
 const LEFT_BEHIND_KIB: u64 = 24 * 1024;
 
 async fn start(files: impl Iterator<Item = (String, String)>) -> DiscoveryProcess {
-    let setup = DiscoveryOptions { files: files.collect(), ..DiscoveryOptions::default() };
+    let files = files.chain([("cart.yaml".to_owned(), CART.to_owned())]).collect();
+    let setup = DiscoveryOptions { files, ..DiscoveryOptions::default() };
     DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 
@@ -34,6 +36,7 @@ async fn settled_kib(server: &mut DiscoveryProcess, limit: u64) -> u64 {
 async fn check_edits(client: Option<Answers>) {
     let file = |revision| ("s1.yaml".to_owned(), service(1, LARGE, revision));
     let mut server = start([file(0)].into_iter()).await;
+    let honest = Honest::start(&server).await;
     let proxy = match client {
         Some(answers) => Some(Proxy::start(&server, 1, answers).await),
         None => None,
@@ -47,6 +50,7 @@ async fn check_edits(client: Option<Answers>) {
             before = memory_kib(&mut server);
         }
     }
+    honest.assert_served(&format!("edits of one object, {client:?}")).await;
     let after = settled_kib(&mut server, before + LEFT_BEHIND_KIB).await;
     let pushes = proxy.as_ref().map_or(0, Proxy::routes);
     eprintln!("{EDITS} edits of {LARGE} bytes, {pushes} pushes: {before} KiB, at most {peak}, in the end {after}");
@@ -79,7 +83,7 @@ async fn hole_16_memory_of_disconnected_clients_is_freed() {
     let file = |number: usize, revision| (format!("s{number}.yaml"), service(number, SMALL, revision));
     let mut fresh = start((0..SERVICES).map(|number| file(number, 1))).await;
     let mut server = start((0..SERVICES).map(|number| file(number, 0))).await;
-    let mut proxies = Vec::new();
+    let (mut proxies, honest) = (Vec::new(), Honest::start(&server).await);
     for number in 0..PROXIES {
         proxies.push(Proxy::start(&server, number, Answers::Always).await);
     }
@@ -88,6 +92,7 @@ async fn hole_16_memory_of_disconnected_clients_is_freed() {
         edit(&server, &name, &text).await;
     }
     let busy = memory_kib(&mut server);
+    honest.assert_served("edits and many proxies").await;
     drop(proxies);
     let fresh = memory_kib(&mut fresh);
     let after = settled_kib(&mut server, fresh + fresh / 5 + FRAGMENTS_KIB).await;

@@ -9,7 +9,6 @@ use api::envoy::config::core::v3::Node;
 use http::Request;
 use testkit::client::{self, Reply};
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
-use testkit::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
@@ -91,7 +90,7 @@ async fn hole_12_a_hundred_slow_readers_share_one_page() {
     let page = client::get(server.http(), "discovery", "/v1/registration").await.unwrap();
     assert!(page.body.len() > 1 << 20, "a page of {} bytes", page.body.len());
     let memory = |server: &mut DiscoveryProcess| server.process().memory_kib().expect("a running process") / 1024;
-    let (before, honest) = (memory(&mut server), Honest::start(&server));
+    let (before, honest) = (memory(&mut server), Honest::start(&server).await);
     let mut readers = Vec::new();
     for _ in 0..100 {
         let mut socket = TcpStream::connect(server.http()).await.unwrap();
@@ -104,8 +103,7 @@ async fn hole_12_a_hundred_slow_readers_share_one_page() {
     eprintln!("100 slow readers of {} bytes: {before} MiB before, {after} MiB after", page.body.len());
     assert!(after < before + 100, "{before} MiB before, {after} MiB after");
     assert_eq!(client::get(server.http(), "discovery", "/v1/registration").await.unwrap().body, page.body);
-    let waits = honest.waits().await;
-    assert!(waits.last().is_some_and(|longest| *longest < wait::PATIENCE), "{:?}", waits.last());
+    honest.assert_served("slow readers of a page").await;
     drop(readers);
 }
 
@@ -119,7 +117,7 @@ async fn hole_15_debug_pages_of_one_request_are_bounded() {
     .await;
     ask(channel(&server).await).await.unwrap();
     let memory = |server: &mut DiscoveryProcess| server.process().memory_kib().expect("a running process") / 1024;
-    let before = memory(&mut server);
+    let (before, honest) = (memory(&mut server), Honest::start(&server).await);
     let node = || Node { id: ID.to_owned(), ..Node::default() };
     let names: Vec<String> = (0..3_000).map(|i| format!("endpointz?number={i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -132,4 +130,5 @@ async fn hole_15_debug_pages_of_one_request_are_bounded() {
     let after = memory(&mut server);
     eprintln!("3,000 debug pages in one request: {before} MiB before, {after} MiB after");
     assert!(after < before + 100, "{before} MiB before, {after} MiB after");
+    honest.assert_served("thousands of debug pages").await;
 }

@@ -61,7 +61,7 @@ async fn end_of(server: &DiscoveryProcess, requests: Vec<DeltaDiscoveryRequest>)
 async fn hole_05_a_request_with_two_million_names_delays_no_client() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.unwrap();
-    let (honest, before) = (Honest::start(&server), cpu(&mut server));
+    let (honest, before) = (Honest::start(&server).await, cpu(&mut server));
     let request = DeltaDiscoveryRequest {
         type_url: TypeUrl::ROUTE.to_string(),
         resource_names_subscribe: (0..49_000).map(|i| format!("outbound|80||s{i}")).collect(),
@@ -81,7 +81,7 @@ async fn hole_05_a_request_with_two_million_names_delays_no_client() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_05_a_nack_of_four_megabytes_is_cut_before_it_is_searched() {
     let mut server = server(&[], &[]).await;
-    let honest = Honest::start(&server);
+    let honest = Honest::start(&server).await;
     let mut stream = SotwClient::open(channel(&server).await, node(), &TypeUrl::CLUSTER, &[]).await.unwrap();
     let response = stream.next().await.unwrap().unwrap();
     let before = cpu(&mut server);
@@ -109,7 +109,7 @@ async fn hole_05_a_nack_of_four_megabytes_is_cut_before_it_is_searched() {
 async fn hole_05_names_are_bounded_over_all_types() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.unwrap();
-    let (honest, before) = (Honest::start(&server), memory_mib(&mut server));
+    let (honest, before) = (Honest::start(&server).await, memory_mib(&mut server));
     let request = |kind: usize| DeltaDiscoveryRequest {
         type_url: format!("example.com/v1/Kind{kind}"),
         resource_names_subscribe: (0..900).map(|i| format!("{i}-{}", "x".repeat(4_000))).collect(),
@@ -154,7 +154,7 @@ async fn unfinished(address: SocketAddr, streams: usize, bytes: usize) -> Vec<to
 async fn hole_05_unfinished_messages_need_bounded_memory() {
     let mut server = server(&["--maxClientMemoryPerAddress=32"], &[]).await;
     ask(channel(&server).await).await.unwrap();
-    let before = memory_mib(&mut server);
+    let (before, honest) = (memory_mib(&mut server), Honest::start(&server).await);
     let mut tasks = Vec::new();
     for _ in 0..4 {
         tasks.extend(unfinished(server.grpc(), 25, (4 << 20) - (16 << 10)).await);
@@ -170,6 +170,7 @@ async fn hole_05_unfinished_messages_need_bounded_memory() {
     let after = memory_mib(&mut server);
     eprintln!("100 unfinished messages of 4 MiB: {before} MiB before, {after} MiB after");
     assert!(after < before + 150, "{before} MiB before, {after} MiB after");
+    honest.assert_served("unfinished messages").await;
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     // Their memory is free again for the next client of this address.
     wait::until("an answer", async || ask(channel(&server).await).await).await;
@@ -192,14 +193,14 @@ async fn limited(limit: &str) -> (DiscoveryProcess, tempfile::TempDir) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_05_idle_connections_to_pages_leave_descriptors_for_xds() {
     let (mut server, _folder) = limited("-n 256").await;
-    ask(channel(&server).await).await.unwrap();
+    let honest = Honest::start(&server).await;
     let mut silent = Vec::new();
     for port in [server.http(), server.monitoring(), server.grpc()] {
         for _ in 0..300 {
             silent.extend(TcpStream::connect(port).await);
         }
     }
-    let (honest, begun) = (Honest::start(&server), Instant::now());
+    let begun = Instant::now();
     for port in [server.http(), server.monitoring()] {
         let ready = client::get(port, "discovery", "/ready").await.unwrap();
         assert!(ready.status.is_success());
@@ -247,6 +248,7 @@ async fn hole_05_connections_without_a_complete_request_are_closed_on_every_port
     let chain = format!("--tlsCertFile={}", file("chain.pem", &made.chain));
     let key = format!("--tlsKeyFile={}", file("key.pem", &made.key));
     let server = server(&[&chain, &key, &format!("--secureGRPCAddr={secure}")], &[]).await;
+    let honest = Honest::start(&server).await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let half: [&[u8]; 4] = [b"", b"GET /ready HTT", b"PRI * HT", preface];
     let hello = [&b""[..], b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"];
@@ -255,4 +257,5 @@ async fn hole_05_connections_without_a_complete_request_are_closed_on_every_port
     let attempts: Vec<_> = attempts.chain(hello.iter().map(|bytes| lifetime(secure, bytes))).collect();
     let longest = futures_util::future::join_all(attempts).await.into_iter().max().unwrap();
     eprintln!("connections without a request: the longest lived for {longest:?}");
+    honest.assert_served("connections without a request").await;
 }

@@ -10,7 +10,7 @@ use testkit::wait;
 use tonic::Code;
 use xds::client::SotwClient;
 
-use crate::honest::{ask, channel, server};
+use crate::honest::{Honest, ask, channel, server};
 
 fn node(name: &str) -> Node {
     Node { id: format!("sidecar~10.0.0.1~{name}.other~other.svc.cluster.local"), ..Node::default() }
@@ -35,7 +35,7 @@ async fn hole_06_clients_cannot_create_time_series() {
     let server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     drop(nacked(&server, "first", "no").await);
-    let before = metrics(&server).await.len();
+    let (before, honest) = (metrics(&server).await.len(), Honest::start(&server).await);
     for number in 0..100 {
         let name = format!("{}-{number}", "x".repeat(400));
         let (stream, _) = nacked(&server, &name, "no").await;
@@ -59,11 +59,13 @@ async fn hole_06_clients_cannot_create_time_series() {
     })
     .await;
     eprintln!("/metrics: {before} bytes before, {after} after 100 clients that are gone");
+    honest.assert_served("clients that create time series").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_06_long_texts_are_rejected() {
     let server = server(&[], &[]).await;
+    let honest = Honest::start(&server).await;
     let opened = async |node: Node, kind: &str| {
         let kind = TypeUrl::from(kind.to_owned());
         let mut stream = SotwClient::open(channel(&server).await, node, &kind, &[]).await?;
@@ -84,11 +86,13 @@ async fn hole_06_long_texts_are_rejected() {
     let (pod, namespace) = ("p".repeat(253), "n".repeat(63));
     let longest = format!("sidecar~{}~{pod}.{namespace}~{namespace}.svc.{}", "1".repeat(4) + "::2", "d".repeat(180));
     opened(Node { id: longest, ..Node::default() }, clusters).await.expect("a node of real names");
+    honest.assert_served("long texts").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_06_a_nack_is_one_log_line() {
     let mut server = server(&[], &[]).await;
+    let honest = Honest::start(&server).await;
     let forged = "2026-01-01T00:00:00.000000Z\terror\tads\tall is lost";
     let reason = format!("bad\n{forged}\r\n{forged}\u{1b}[2J{}", "x".repeat(1 << 20));
     let (_stream, _) = nacked(&server, "web", &reason).await;
@@ -101,6 +105,7 @@ async fn hole_06_a_nack_is_one_log_line() {
     let of_refusal: Vec<&str> = log.lines().filter(|line| line.contains("all is lost")).collect();
     assert!(of_refusal.iter().all(|line| line.contains("\twarn\t") && line.len() < 3000), "{of_refusal:#?}");
     assert!(!log.contains('\u{1b}') && !log.contains('\r'), "{log}");
+    honest.assert_served("a NACK of many lines").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
