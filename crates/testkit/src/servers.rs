@@ -9,15 +9,23 @@ pub fn without(part: &str) -> bool {
     env::var("PILOTAGE_WITHOUT").is_ok_and(|parts| parts.split(',').any(|p| p == part))
 }
 
+/// Whether a server that tests only compare with is on this machine.
+pub fn has(part: &str) -> bool {
+    !without(part) && path(part).is_some_and(|path| path.is_file())
+}
+
 /// The binary of a server: `$PILOTAGE_NAME`, else `bin/NAME` in the cache folder.
 pub fn binary(part: &str) -> PathBuf {
-    let own = env::var_os(format!("PILOTAGE_{}", part.to_uppercase())).map(PathBuf::from);
-    let path = own.or_else(|| cache().map(|c| c.join("bin").join(part)));
-    match path {
+    match path(part) {
         Some(path) if path.is_file() => path,
         Some(path) => panic!("no {part} at {}: run make setup", path.display()),
         None => panic!("no cache folder to find {part} in: set PILOTAGE_CACHE"),
     }
+}
+
+fn path(part: &str) -> Option<PathBuf> {
+    let own = env::var_os(format!("PILOTAGE_{}", part.to_uppercase())).map(PathBuf::from);
+    own.or_else(|| cache().map(|c| c.join("bin").join(part)))
 }
 
 fn cache() -> Option<PathBuf> {
