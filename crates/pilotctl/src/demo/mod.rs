@@ -5,6 +5,7 @@ mod changes;
 mod detach;
 mod envoy;
 mod identity;
+mod janitor;
 mod ports;
 mod process;
 mod programs;
@@ -59,12 +60,16 @@ pub(crate) struct DemoOptions {
 enum DemoCommand {
     /// End the demo that is running
     Stop,
+    /// Remove the folder of a demo that is killed; started by the demo
+    #[command(hide = true)]
+    Janitor { folder: PathBuf },
 }
 
 /// Runs the demo, or ends the one that is running; returns the exit status.
 pub(crate) async fn run(options: DemoOptions) -> Result<u8> {
-    match options.command {
+    match &options.command {
         Some(DemoCommand::Stop) => detach::stop().await,
+        Some(DemoCommand::Janitor { folder }) => janitor::run(folder).map(|()| 0),
         None if options.detach => detach::start().await,
         None => run_here(&options).await.map(|()| 0),
     }
@@ -87,6 +92,10 @@ async fn run_here(options: &DemoOptions) -> Result<()> {
         }
         done = demonstrate(options, &mut folder, begun) => done,
     };
+    // It is a child too.
+    if let Some(folder) = &mut folder {
+        folder.dismiss_janitor();
+    }
     process::wait_for_all();
     match (done, folder) {
         (Err(error), Some(folder)) => Err(error.context(format!("the demo failed; logs: {}", folder.path().display()))),

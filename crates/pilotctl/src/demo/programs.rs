@@ -13,9 +13,11 @@ use super::process::dying_with_us;
 /// How to get an Envoy.
 const GET_ENVOY: &str = "`cargo xtask setup envoy` downloads one, --envoy names another";
 /// Time for `envoy --version`.
-const SLEEPING: Duration = Duration::from_secs(2);
-/// The same while it is busy: a large program is slow to load on a busy machine.
-const BUSY: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(2);
+/// CPU time that it needs at most. A real one needs a tenth.
+const ANSWER_CPU: Duration = Duration::from_secs(1);
+/// Time for it while it neither sleeps nor computes: a large program is slow to load on a busy machine.
+const LOADING: Duration = Duration::from_secs(20);
 
 /// The programs of the shop.
 pub(super) struct Programs {
@@ -111,7 +113,8 @@ async fn finished(mut child: Child) -> Result<Option<Output>> {
         if child.try_wait().context("could not wait for Envoy")?.is_some() {
             return child.wait_with_output().map(Some).context("could not read the output of Envoy");
         }
-        let is_late = begun.elapsed() > if is_sleeping(child.id()) { SLEEPING } else { BUSY };
+        let waited = begun.elapsed();
+        let is_late = waited > LOADING || (waited > ANSWER && hangs(child.id()));
         if is_late {
             let _ = child.kill();
             let _ = child.wait();
@@ -121,8 +124,14 @@ async fn finished(mut child: Child) -> Result<Option<Output>> {
     }
 }
 
-/// Whether a process waits for something other than the disk or a processor.
-fn is_sleeping(id: u32) -> bool {
+/// Whether a process waits for something other than the disk or a processor, or computes without end.
+fn hangs(id: u32) -> bool {
+    /// Ticks a second in `/proc`, on every Linux architecture.
+    const TICKS: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('S'))
+    let Some((_, rest)) = stat.rsplit_once(')') else { return true };
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+    let computed = Duration::from_millis((ticks(11) + ticks(12)) * 1000 / TICKS);
+    fields.first() == Some(&"S") || computed > ANSWER_CPU
 }

@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nix::unistd::getuid;
 
+use super::janitor::Janitor;
+
 const PROCESS: &str = "pid";
 
 /// The folder of a demo that runs. It is locked as long as the demo's process lives.
 pub(super) struct RunFolder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+    janitor: Option<Janitor>,
 }
 
 impl RunFolder {
@@ -35,8 +38,9 @@ impl RunFolder {
             }
             // The demo that had it may have removed it since.
             if fs::metadata(&path).is_ok_and(|now| lock.metadata().is_ok_and(|of| of.ino() == now.ino())) {
-                let folder = RunFolder { path, _lock: lock };
+                let mut folder = RunFolder { path, lock, janitor: None };
                 folder.empty()?;
+                folder.janitor = Some(Janitor::start(&folder.path)?);
                 return Ok(folder);
             }
         }
@@ -58,10 +62,19 @@ impl RunFolder {
         clear().with_context(|| format!("could not write to {}", self.path.display()))
     }
 
-    pub(super) fn remove(self) {
+    /// Leaves the folder as it is when this process ends.
+    pub(super) fn dismiss_janitor(&mut self) {
+        if let Some(janitor) = self.janitor.take() {
+            janitor.dismiss();
+        }
+    }
+
+    pub(super) fn remove(mut self) {
+        self.dismiss_janitor();
         if let Err(error) = fs::remove_dir_all(&self.path) {
             eprintln!("pilotctl: could not remove {}: {error}", self.path.display());
         }
+        drop(self.lock);
     }
 }
 
