@@ -10,13 +10,13 @@ use model::analysis::{self, CheckInput, Finding};
 use model::change::{Batch, Change, SourceId};
 use model::config::{Key, lines, parse};
 use model::names::Str;
-use model::problem::{Problem, Subject};
+use model::problem::{Problem, ProblemCode, Severity, Subject};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use model::snapshot::gateway_api::ConvertedConfig;
 use model::snapshot::objects::Objects;
 use model::snapshot::services::Services;
-use model::snapshot::workloads::Workloads;
+use model::snapshot::workloads::{Credentials, Namespaces, Workloads};
 use sources::disk;
 use sources::source_set::SourceSet;
 use tokio::time::timeout;
@@ -44,17 +44,21 @@ struct AnalyzedParts {
     converted: Arc<ConvertedConfig>,
     services: Arc<Services>,
     workloads: Arc<Workloads>,
+    namespaces: Arc<Namespaces>,
+    credentials: Arc<Credentials>,
 }
 
 impl AnalyzedParts {
     fn of(snapshot: &Snapshot) -> AnalyzedParts {
-        let Snapshot { settings, objects, converted, services, workloads, .. } = snapshot;
+        let Snapshot { settings, objects, converted, services, workloads, namespaces, credentials, .. } = snapshot;
         AnalyzedParts {
             settings: settings.clone(),
             objects: objects.clone(),
             converted: converted.clone(),
             services: services.clone(),
             workloads: workloads.clone(),
+            namespaces: namespaces.clone(),
+            credentials: credentials.clone(),
         }
     }
 
@@ -64,6 +68,8 @@ impl AnalyzedParts {
             && Arc::ptr_eq(&self.converted, &snapshot.converted)
             && Arc::ptr_eq(&self.services, &snapshot.services)
             && Arc::ptr_eq(&self.workloads, &snapshot.workloads)
+            && Arc::ptr_eq(&self.namespaces, &snapshot.namespaces)
+            && Arc::ptr_eq(&self.credentials, &snapshot.credentials)
     }
 }
 
@@ -103,9 +109,11 @@ pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet) {
     }
 }
 
-/// The findings as problems. Those of parsing and validation are problems of their sources already.
+/// The findings as problems. Those of parsing and validation are problems of their sources already (`AddressNeeded` repeats
+/// one); what is only worth knowing, such as a convention for names, is on the page of the analysis.
 fn problems(snapshot: &Arc<Snapshot>) -> Vec<Problem> {
     let mut found = analysis::analyze_with(snapshot, |input| input != CheckInput::Problems);
+    found.retain(|finding| finding.severity > Severity::Info && finding.code != ProblemCode::AddressNeeded);
     found.truncate(MOST_FINDINGS);
     locate(&mut found);
     found.into_iter().map(Finding::into_problem).collect()

@@ -40,7 +40,7 @@ pub(super) fn listeners(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             full_name(&gateway.meta),
             listed(&bound),
         );
-        found.push(Finding::warning(ProblemCode::GatewayPort, object, message).at("spec.rules"));
+        found.push(Finding::warning(ProblemCode::PolicyPort, object, message).at("spec.rules"));
     }
 }
 

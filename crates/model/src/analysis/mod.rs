@@ -1,14 +1,20 @@
 //! Likely mistakes in valid objects: missing references and conflicts between objects. Codes and messages are those of
 //! `istioctl analyze`. To add a check: a function over the snapshot in one of the files, and a row in `CHECKS`.
 
+mod accounts;
 mod clashes;
 mod destinations;
 mod gateway_ports;
+mod gateways;
 mod identities;
+mod injection;
+mod mesh;
 mod ownership;
 mod patches;
 mod routes;
 mod schema;
+mod selectors;
+mod services;
 mod spellings;
 
 use std::fmt;
@@ -57,18 +63,53 @@ use CheckInput::{Objects, Problems, Services, Workloads};
 /// Name, description, inputs and function of each check: those of upstream in its order, then ours.
 pub const CHECKS: &[(&str, &str, CheckInput, AnalysisCheck)] = &[
     (
+        "auth.AuthorizationPoliciesAnalyzer",
+        "Policies for missing workloads, from missing namespaces and service accounts",
+        Workloads,
+        |snapshot, found| {
+            accounts::policy_workloads(snapshot, found);
+            accounts::policy_sources(snapshot, found);
+        },
+    ),
+    (
+        "deployment.MultiServiceAnalyzer",
+        "Services of one workload that disagree",
+        Workloads,
+        services::shared_workloads,
+    ),
+    (
         "destinationrule.CaCertificateAnalyzer",
         "Server certificates that are not verified",
         Objects,
         destinations::certificates,
     ),
+    ("destinationrule.SubsetSelectPodAnalyzer", "Subsets without a workload", Workloads, selectors::subsets),
     ("destinationrule.UnknownHostAnalyzer", "DestinationRules for missing hosts", Services, destinations::hosts),
     ("envoyfilter.EnvoyPatchAnalyzer", "EnvoyFilter patches that may not be applied", Objects, patches::operations),
+    ("gateway.CertificateAnalyzer", "Gateways that share a certificate", Objects, gateways::certificates),
     ("gateway.ConflictingGatewayAnalyzer", "Gateways with the same port and hosts", Objects, clashes::gateways),
+    (
+        "gateway.IngressGatewayPortAnalyzer",
+        "Gateways without workloads, or without a Service port",
+        Workloads,
+        gateways::ports,
+    ),
+    ("gateway.SecretAnalyzer", "Gateways with missing or invalid Secrets", Workloads, gateways::secrets),
+    ("injection.Analyzer", "Namespaces and pods without a sidecar", Workloads, injection::sidecars),
+    ("meshnetworks.MeshNetworksAnalyzer", "Networks of unknown registries", Services, mesh::networks),
     ("schema.ValidationAnalyzer", "Objects that are invalid", Problems, schema::problems),
+    ("service.PortNameAnalyzer", "Service ports whose names have no protocol", Services, services::port_names),
+    ("serviceentry.Analyzer", "TCP ports of ServiceEntries without an address", Services, services::addresses),
     ("serviceentry.ConflictingProtocolAnalyzer", "Ports with several protocols", Objects, clashes::protocols),
     ("sidecar.SelectorAnalyzer", "Several Sidecars for the same workloads", Workloads, clashes::sidecars),
     ("telemetry.DefaultSelectorAnalyzer", "Several Telemetries for a whole namespace", Objects, clashes::telemetries),
+    ("telemetry.ProviderAnalyzer", "Access logs without a provider", Objects, mesh::providers),
+    (
+        "telemetry.SelectorAnalyzer",
+        "Telemetries without a workload, or for the same one",
+        Workloads,
+        selectors::telemetries,
+    ),
     (
         "virtualservice.ConflictingMeshGatewayHostsAnalyzer",
         "Several VirtualServices for the same host",
@@ -78,6 +119,12 @@ pub const CHECKS: &[(&str, &str, CheckInput, AnalysisCheck)] = &[
     ("virtualservice.DestinationHostAnalyzer", "Routes to missing hosts and ports", Services, routes::destinations),
     ("virtualservice.DestinationRuleAnalyzer", "Routes to missing subsets", Objects, routes::subsets),
     ("virtualservice.GatewayAnalyzer", "VirtualServices of missing gateways", Objects, routes::gateways),
+    (
+        "virtualservice.JWTClaimRouteAnalyzer",
+        "Routes by claims that no gateway checks",
+        Workloads,
+        accounts::claim_routes,
+    ),
     ("authorizationpolicy.PathSpellingAnalyzer", "Denied paths that other spellings bypass", Objects, spellings::paths),
     ("authorizationpolicy.HostSpellingAnalyzer", "Denied hosts that other spellings bypass", Objects, spellings::hosts),
     (

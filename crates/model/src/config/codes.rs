@@ -41,6 +41,12 @@ codes! {
     MissingReference, "IST0101", "Reference to something that does not exist",
         "A rule names a host, port, subset or gateway that is not defined where the rule can see it. Requests that follow it fail with 503 (NC, UH) or 404 (NR). Other rules are not affected.",
         "Correct the name, or define the missing object. A short host name is completed with the namespace of the rule.";
+    NotInjected, "IST0102", "Namespace without injection",
+        "Pods of the namespace get no sidecar.",
+        "Label the namespace `istio-injection=enabled`, or `disabled` if that is meant.";
+    MissingProxy, "IST0103", "Pod without a sidecar",
+        "The namespace is injected, but the pod has no sidecar: it was created before, it refuses by an annotation, or it uses the node's network.",
+        "Create the pod again, for example with `kubectl rollout restart`.";
     SchemaError, "IST0106", "Invalid object",
         "The object violates a rule of its kind and is not used. If it was valid before, its last good version is served.",
         "Correct the field that the message names.";
@@ -56,6 +62,21 @@ codes! {
     PortNeeded, "IST0112", "Destination without a port",
         "The destination has several ports and the route does not name one. The route has no effect.",
         "Add `port: {number: N}` to the destination.";
+    SharedPort, "IST0116", "One port with several transports",
+        "Services that select the same workload have the same port for TCP and for UDP. The proxy serves only one of them.",
+        "Give the ports different numbers.";
+    PortName, "IST0118", "Port name without a protocol",
+        "The name of the port does not begin with a protocol, so the proxy detects HTTP by itself. Server-first protocols wait for that.",
+        "Name the port as in `http-web` or `tcp-db`, or set its appProtocol.";
+    InjectionLabels, "IST0123", "Namespace with two injection labels",
+        "Several labels of the namespace say how its pods are injected. Which one applies depends on the order of webhooks.",
+        "Keep one of them.";
+    UnknownRegistry, "IST0126", "Network of an unknown registry",
+        "MeshNetworks names a cluster or registry that does not exist. No endpoint belongs to the network by that name.",
+        "Correct `fromRegistry`: it is the id of a cluster.";
+    NoWorkload, "IST0127", "Policy without a workload",
+        "No workload has the labels of the policy, so it applies to none. Workloads that it should protect are not protected.",
+        "Correct the labels or the namespace of the policy.";
     UnverifiedServer, "IST0128", "Server certificate is not verified",
         "TLS is used without caCertificates, so any certificate is accepted.",
         "Set caCertificates or credentialName.";
@@ -68,9 +89,24 @@ codes! {
     SchemaWarning, "IST0133", "Part of an object has no effect",
         "The object is used, but the part that the message names has no effect.",
         "Correct or remove that part.";
+    AddressNeeded, "IST0134", "TCP port without an address",
+        "Connections to a TCP port can only be told apart by address. Without one the port takes all connections to its number.",
+        "Add `addresses`, or set PILOT_ENABLE_IP_AUTOALLOCATE=true.";
+    SharedTargetPort, "IST0137", "Target port of several ports",
+        "Services that select the same workload have different ports for one target port. The oldest decides how the workload's proxy treats it.",
+        "Use the same port in all of them, or different target ports.";
+    SharedCertificate, "IST0138", "Gateways that share a certificate",
+        "Clients reuse an HTTP/2 connection for every host of the certificate, and the other gateway answers 404.",
+        "Join the gateways, or give each host its own certificate.";
     GatewayConflict, "IST0145", "Two gateways for one port and host",
         "Gateways with the same selector have the same port and hosts. Only the oldest serves them.",
         "Join them, or give them different hosts or ports.";
+    UncheckedClaim, "IST0149", "Route by a claim that is not checked",
+        "The gateway checks no tokens, so requests have no claims and the route never matches.",
+        "Add a RequestAuthentication for the gateway's workloads.";
+    ExternalNamePort, "IST0150", "Port name of an ExternalName Service",
+        "The port is treated as TCP, which may take traffic of other services with that port number.",
+        "Name the port after its protocol, such as `http` or `tls`.";
     RelativePatch, "IST0151", "Relative patch without a priority",
         "The patch depends on what other EnvoyFilters did before, and their order is not defined.",
         "Set the priority, or use INSERT_FIRST or ADD.";
@@ -83,9 +119,24 @@ codes! {
     RemovePatch, "IST0154", "REMOVE that is ignored",
         "REMOVE has no effect on ROUTE_CONFIGURATION and HTTP_ROUTE.",
         "Use another applyTo.";
+    NoProvider, "IST0157", "Access log without a provider",
+        "The Telemetry names no provider and the mesh has no default one, so nothing is logged.",
+        "Name a provider, or set `defaultProviders.accessLogging` in the mesh config.";
+    TelemetriesOfWorkload, "IST0159", "Two Telemetries for one workload",
+        "Several Telemetries select the same workload. The oldest is used.",
+        "Make their selectors disjoint.";
     TelemetriesOfNamespace, "IST0160", "Two Telemetries for one namespace",
         "Several Telemetries without a selector are in one namespace. The oldest is used.",
         "Delete all but one, or give them selectors.";
+    InvalidCredential, "IST0161", "Secret that is not usable",
+        "The Secret of a gateway has no valid certificate and key. The port does not accept connections.",
+        "Correct the Secret: it needs `tls.crt` and `tls.key`.";
+    GatewayPort, "IST0162", "Gateway port that no Service has",
+        "The gateway listens on the port, but no Service leads there, so it cannot be reached through the Service.",
+        "Add the port to the Service, or correct it in the Gateway.";
+    SubsetWithoutWorkload, "IST0173", "Subset without workloads",
+        "No workload of the service has the labels of the subset. Requests to the subset fail with 503 (UH).",
+        "Correct the labels, or deploy the workload.";
     RuleWithoutService, "IST0174", "DestinationRule for a missing host",
         "No service has the host of the rule. The rule has no effect.",
         "Correct the host. A short name is completed with the namespace of the rule.";
@@ -101,12 +152,15 @@ codes! {
     HostSpelling, "PIL0003", "Denied host that another spelling bypasses",
         "Envoy compares hosts as they are written: with case, port and final dot.",
         "Add the host with `:*`, or set PILOTAGE_STRICT_AUTHORIZATION=true.";
-    GatewayPort, "PIL0004", "Policy about a port that the gateway does not listen on",
+    PolicyPort, "PIL0004", "Policy about a port that the gateway does not listen on",
         "The port of a rule is compared with that of the gateway's listener, which is the target port of its service. No listener has this port, so the rule never matches: a rule that denies has no effect.",
         "Use the target port, such as 8443 for a service with `port: 443, targetPort: 8443`.";
     PlainTextIdentity, "PIL0005", "Denied identity that plain text does not have",
         "The policy denies callers by identity, and its workloads accept plain text, whose callers have no identity: the rule does not match them.",
         "Set mutual TLS to STRICT with a PeerAuthentication, or name the permitted callers in an ALLOW policy.";
+    UnusedAccount, "PIL0006", "Principal without a workload",
+        "No workload of the namespace has the service account of the principal. The rule matches no caller.",
+        "Correct the principal: it is `TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.";
     Syntax, "PIL0101", "Document that cannot be parsed",
         "The text is not YAML or JSON: indentation, brackets, quotes, a duplicate key, or an encoding other than UTF-8. Objects that the file had before are served in their last good version. Other files are not affected.",
         "Correct the line that the message names.";

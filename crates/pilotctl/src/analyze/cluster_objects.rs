@@ -6,7 +6,7 @@ use sources::kubernetes::schema::ClusterObject;
 
 use super::gather::parts;
 
-/// Services, EndpointSlices, Pods, Nodes and Namespaces of a text. Documents that cannot be parsed are reported elsewhere.
+/// Services, EndpointSlices, Pods, Nodes, Namespaces and Secrets of a text. Documents that cannot be parsed are reported elsewhere.
 pub(crate) fn cluster_objects(text: &str, namespace: &str) -> Vec<ClusterObject> {
     let documents = parts(text).into_iter().filter_map(|(_, part)| read_yaml(part).ok());
     let items = documents.flat_map(|document| match document {
@@ -29,6 +29,7 @@ pub(crate) fn cluster_objects(text: &str, namespace: &str) -> Vec<ClusterObject>
                 | ClusterObject::Pod(_)
                 | ClusterObject::Node(_)
                 | ClusterObject::Namespace(_)
+                | ClusterObject::Secret(_)
         );
         is_read.then_some(object)
     };
