@@ -1,4 +1,4 @@
-//! The Debian package: programs, units with their settings, the user of the proxy, and documents. Nothing is started by
+//! The Debian package: programs, units with their settings, the user of the proxy, man pages, completions and documents. Nothing is started by
 //! installing it, because it has no configuration yet; removing it stops what runs.
 
 use std::fs;
@@ -73,6 +73,7 @@ pub(super) fn package(root: &Path, dist: &Path, version: &str, programs: &[PathB
         fs::create_dir_all(to.parent().unwrap_or(&stage))?;
         output(Command::new("cp").arg("--recursive").arg(root.join(from)).arg(&to))?;
     }
+    output(Command::new("cp").arg("--recursive").arg(dist.join("share")).arg(stage.join("usr")))?;
     fs::create_dir_all(stage.join("etc/pilotage/config"))?;
     output(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(&stage))?;
     let scripts = stage.join("DEBIAN");

@@ -22,6 +22,11 @@ pub(super) fn body(root: &Path) -> Result<String> {
     if !status.context("could not run cargo")?.success() {
         bail!("cargo build failed");
     }
+    printed(root)
+}
+
+/// The page, from programs that were built.
+pub(super) fn printed(root: &Path) -> Result<String> {
     let mut text = "What `--help` prints. Flags that no version of upstream has are logged and ignored.\n".to_owned();
     for (program, accepted) in PROGRAMS {
         text += &format!("\n## {program}\n");
