@@ -399,6 +399,15 @@ mod tests {
     }
 
     #[test]
+    fn only_errors_of_this_server_are_internal_errors() {
+        let metrics = Metrics::default();
+        metrics.refused_stream(tonic::Code::InvalidArgument);
+        metrics.refused_stream(tonic::Code::Internal);
+        let text = text(&metrics);
+        assert!(text.lines().any(|line| line == "pilot_total_xds_internal_errors 1"), "{text}");
+    }
+
+    #[test]
     fn names_and_labels_equal_upstreams() {
         let metrics = Metrics::default();
         metrics.sent(&TypeUrl::CLUSTER, 12_000, Some(Duration::from_millis(50)));

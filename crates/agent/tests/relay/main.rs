@@ -4,6 +4,7 @@
 // clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
+mod failover;
 mod fixture;
 mod name_table;
 mod outages;
