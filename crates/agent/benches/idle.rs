@@ -1,13 +1,17 @@
-//! Memory of an idle agent, and the time until Envoy is ready.
-//! `cargo bench -p agent --bench idle`
+//! Memory of an idle agent, as in Pilot 0.8 and with everything on that needs trust, and the time until Envoy is ready.
+//! `cargo bench -p agent --bench idle`; `PILOTAGE_AGENT` names another binary to measure.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
+use serde_json::json;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::process::Process;
 use testkit::{client, ports, programs, servers, wait};
+use trust::key::{KeyKind, PrivateKey};
+use trust::token;
 
 const STARTS: usize = 5;
 /// Long enough for memory used at start to be released.
@@ -22,7 +26,7 @@ async fn main() {
     let discovery = DiscoveryProcess::start(&binary.to_string_lossy(), DiscoveryOptions::default()).await;
     let mut times = Vec::new();
     for _ in 0..STARTS {
-        let (mut agent, took) = started(discovery.grpc()).await;
+        let (mut agent, took) = started(plain(discovery.grpc())).await;
         times.push(took);
         if times.len() == STARTS {
             tokio::time::sleep(REST).await;
@@ -32,10 +36,19 @@ async fn main() {
     }
     times.sort();
     println!("ready after {} ms (minimum), {} ms (median)", times[0].as_millis(), times[STARTS / 2].as_millis());
+    with_everything(&binary).await;
 }
 
-/// Starts an agent with Pilot 0.8 flags and measures the time until Envoy is ready.
-async fn started(discovery: SocketAddr) -> (Process, Duration) {
+/// How an agent is started.
+struct AgentStart {
+    folder: PathBuf,
+    line: String,
+    env: Vec<(String, String)>,
+    status: u16,
+}
+
+/// An agent with Pilot 0.8 flags.
+fn plain(discovery: SocketAddr) -> AgentStart {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let status = ports::free();
     let line = format!(
@@ -46,19 +59,85 @@ async fn started(discovery: SocketAddr) -> (Process, Duration) {
         servers::binary("envoy").display(),
         ports::free(),
     );
-    let args: Vec<&str> = line.split_whitespace().collect();
     let env = [
         ("ENVOY_STATUS_PORT", "0"),
         ("ENVOY_PROMETHEUS_PORT", "0"),
         ("ISTIO_META_INTERCEPTION_MODE", "NONE"),
         ("PROXY_CONFIG", "terminationDrainDuration: 0s"),
     ];
-    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    AgentStart { folder, line, env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(), status }
+}
+
+/// The same agent with certificates of the CA over TLS, renewed every few seconds, the trust bundle, DNS, merged metrics, and
+/// metrics of requests.
+async fn with_everything(binary: &Path) {
+    let folder = tempfile::tempdir().expect("a folder").keep();
+    let issuer = PrivateKey::generate(KeyKind::P256).expect("a key");
+    let keys = folder.join("keys.json");
+    fs::write(&keys, token::key_set(&issuer, "bench").expect("a key set")).expect("a file");
+    let rule = json!({"issuer": "https://issuer.test", "audiences": ["istio-ca"],
+        "jwks_uri": format!("file://{}", keys.display())});
+    let secure = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
+    let variable = |(name, value): (&str, String)| (name.to_owned(), value);
+    let options = DiscoveryOptions {
+        env: [
+            ("ROOT_CA_DIR", "/nonexistent".to_owned()),
+            ("JWT_RULE", rule.to_string()),
+            ("ISTIOD_CUSTOM_HOST", "127.0.0.1".to_owned()),
+        ]
+        .map(variable)
+        .to_vec(),
+        args: vec![format!("--secureGRPCAddr={secure}"), format!("--caDir={}", folder.join("ca").display())],
+        ..DiscoveryOptions::default()
+    };
+    let _discovery = DiscoveryProcess::start(&binary.to_string_lossy(), options).await;
+    let root = folder.join("ca/root-cert.pem");
+    let root = wait::until("the root", async || fs::read_to_string(&root).map_err(|error| error.to_string())).await;
+    let expires = std::time::SystemTime::now() + Duration::from_secs(3600);
+    let expires = expires.duration_since(std::time::UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let claims = json!({"iss": "https://issuer.test", "aud": ["istio-ca"], "exp": expires,
+        "sub": "system:serviceaccount:shop:front"});
+    let token = token::sign(&issuer, "bench", &claims).expect("a token");
+    let mut agent = plain(secure);
+    for (name, text) in [("tokens/istio-token", token), ("istio/root-cert.pem", root)] {
+        let path = agent.folder.join("var/run/secrets").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+    agent.line = agent.line.replace(" --controlPlaneAuthPolicy NONE", " --requestMetrics");
+    let metadata = "terminationDrainDuration: 0s\nproxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}";
+    agent.env.extend(
+        [
+            ("PROXY_CONFIG", metadata),
+            ("DNS_PROXY_ADDR", &format!("127.0.0.1:{}", ports::free())),
+            ("POD_NAMESPACE", "shop"),
+            ("SERVICE_ACCOUNT", "front"),
+            ("ECC_SIGNATURE_ALGORITHM", "ECDSA"),
+            ("SECRET_TTL", "6s"),
+            ("OUTPUT_CERTS", "certs"),
+            ("ISTIO_PROMETHEUS_ANNOTATIONS", "{\"scrape\":\"true\",\"path\":\"/metrics\",\"port\":\"9\"}"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
+    let certificate = agent.folder.join("certs/cert-chain.pem");
+    let (mut process, _) = started(agent).await;
+    assert!(certificate.exists(), "it has a certificate of the CA");
+    let first = fs::read_to_string(&certificate).expect("a certificate");
+    tokio::time::sleep(REST * 5).await;
+    assert_ne!(fs::read_to_string(&certificate).expect("a certificate"), first, "it was renewed");
+    println!("idle agent with the CA, the trust bundle, DNS and metrics of requests: {}", memory(&process));
+    process.terminate().await;
+}
+
+/// Starts an agent and measures the time until Envoy is ready.
+async fn started(start: AgentStart) -> (Process, Duration) {
+    let binary = env::var("PILOTAGE_AGENT").unwrap_or_else(|_| env!("CARGO_BIN_EXE_pilot-agent").to_owned());
+    let line = format!("cd {} && exec {binary} {}", start.folder.display(), start.line);
     let began = Instant::now();
-    let mut process = Process::start("pilot-agent", Path::new(env!("CARGO_BIN_EXE_pilot-agent")), &args, &env);
+    let mut process = Process::start("pilot-agent", Path::new("/bin/sh"), &["-c", &line], &start.env);
     wait::until("a ready envoy", async || {
         process.check_alive();
-        let reply = client::get((Ipv4Addr::LOCALHOST, status).into(), "agent", "/healthz/ready").await?;
+        let reply = client::get((Ipv4Addr::LOCALHOST, start.status).into(), "agent", "/healthz/ready").await?;
         if reply.status.is_success() { Ok(()) } else { Err(reply.body) }
     })
     .await;

@@ -1,13 +1,20 @@
 //! Memory that a server owns (`RssAnon`), and with pages of its files: empty, and with 1000 services of 10 endpoints
-//! each, before and after a client has read everything. `cargo bench -p discovery --bench memory`
+//! each, before and after a client has read everything, and what a CA with its TLS port adds.
+//! `cargo bench -p discovery --bench memory`; `PILOTAGE_DISCOVERY` names another binary to measure.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
+use std::{env, fs};
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
+use serde_json::json;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::ports;
 use tonic::transport::Endpoint;
+use trust::key::{KeyKind, PrivateKey};
+use trust::token;
 use xds::client::{DeltaClient, Held};
 
 const SERVICES: usize = 1000;
@@ -17,17 +24,35 @@ const REST: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() {
-    let mut empty = DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), DiscoveryOptions::default()).await;
+    let binary = env::var("PILOTAGE_DISCOVERY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_pilot-discovery").to_owned());
+    let mut empty = DiscoveryProcess::start(&binary, DiscoveryOptions::default()).await;
     println!("empty: {}", weight(&mut empty).await);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut with_ca = DiscoveryProcess::start(&binary, trusting(folder.path())).await;
+    println!("empty, with a CA, its TLS port and identities of clients: {}", weight(&mut with_ca).await);
     let files = vec![("services.yaml".to_owned(), services())];
-    let mut full = DiscoveryProcess::start(
-        env!("CARGO_BIN_EXE_pilot-discovery"),
-        DiscoveryOptions { files, ..DiscoveryOptions::default() },
-    )
-    .await;
+    let options = DiscoveryOptions { files, ..DiscoveryOptions::default() };
+    let mut full = DiscoveryProcess::start(&binary, options).await;
     println!("{SERVICES} services of {ENDPOINTS} endpoints: {}", weight(&mut full).await);
     let (clusters, endpoints) = read_all(&full).await;
     println!("and a client that holds {clusters} clusters, {endpoints} load assignments: {}", weight(&mut full).await);
+}
+
+/// A server with a self-signed root and a rule for tokens.
+fn trusting(folder: &Path) -> DiscoveryOptions {
+    let issuer = PrivateKey::generate(KeyKind::P256).expect("a key");
+    let keys = folder.join("keys.json");
+    fs::write(&keys, token::key_set(&issuer, "bench").expect("a key set")).expect("a file");
+    let rule = json!({"issuer": "https://issuer.test", "audiences": ["istio-ca"],
+        "jwks_uri": format!("file://{}", keys.display())});
+    DiscoveryOptions {
+        env: vec![("ROOT_CA_DIR".to_owned(), "/nonexistent".to_owned()), ("JWT_RULE".to_owned(), rule.to_string())],
+        args: vec![
+            format!("--secureGRPCAddr=127.0.0.1:{}", ports::free()),
+            format!("--caDir={}", folder.join("ca").display()),
+        ],
+        ..DiscoveryOptions::default()
+    }
 }
 
 async fn weight(server: &mut DiscoveryProcess) -> String {
