@@ -9,7 +9,7 @@ use super::{head, row};
 
 const TABLE: &str = "crates/discovery/src/http/api/mod.rs";
 const CONSOLE: &str = "crates/discovery/src/http/console/mod.rs";
-/// Routes beside the table, and what they do. One that is missing here is an error.
+/// Routes outside the table, and what they do. One that is missing here is an error.
 const FURTHER: &[(&str, &str, &str)] = &[
     ("GET", "/api/v1/openapi.json", "This page as an OpenAPI document, with the schemas of all answers"),
     (

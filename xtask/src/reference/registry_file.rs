@@ -57,11 +57,11 @@ pub(super) fn body(root: &Path) -> Result<String> {
     Ok(text)
 }
 
-type Field = (String, String, String);
+type OptionField = (String, String, String);
 
 /// The structs whose fields are read in camel case, with name, type and documentation of each field.
-fn structs(text: &str) -> Vec<(String, Vec<Field>)> {
-    let mut found: Vec<(String, Vec<Field>)> = Vec::new();
+fn structs(text: &str) -> Vec<(String, Vec<OptionField>)> {
+    let mut found: Vec<(String, Vec<OptionField>)> = Vec::new();
     let (mut is_read, mut is_inside, mut doc) = (false, false, String::new());
     for line in text.lines() {
         let code = line.trim();

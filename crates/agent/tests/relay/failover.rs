@@ -37,7 +37,7 @@ async fn answered_by(address: SocketAddr, backend: &str) {
 
 testkit::over_both!(goes_to_the_next_control_plane);
 
-/// Each control plane routes to a backend of its own, so that answers tell whose configuration is in use.
+/// Each control plane routes to a different backend, so that answers show whose configuration is in use.
 async fn goes_to_the_next_control_plane(transport: XdsTransport) {
     if servers::without("envoy") {
         return;

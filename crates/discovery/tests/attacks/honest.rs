@@ -92,7 +92,7 @@ const OWN_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 77));
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// An honest client that connects again and again, in turn to the attacked server and to a control server that is not
-/// attacked. What the machine does besides delays both.
+/// attacked. Other work of the machine delays both.
 pub(crate) struct Honest {
     stop: CancellationToken,
     task: JoinHandle<[Waits; 2]>,

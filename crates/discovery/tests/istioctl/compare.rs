@@ -11,7 +11,7 @@ use testkit::istioctl::IstioctlRun;
 
 use crate::mesh::Mesh;
 
-/// A command is not slower than this, or than istiod by this factor: one run on a busy machine says no more.
+/// A command is not slower than this, or than istiod by this factor: one run on a busy machine proves nothing closer.
 const FLOOR: Duration = Duration::from_secs(2);
 const FACTOR: u32 = 2;
 
@@ -135,7 +135,7 @@ fn lines(run: &IstioctlRun, view: View) -> Vec<String> {
     }
 }
 
-/// Rows as lines, without what tells the time.
+/// Rows as lines, without times.
 fn joined(rows: &[Vec<String>]) -> Vec<String> {
     let age = |cell: &String| match cell.split_once(" (") {
         Some((state, rest)) if rest.ends_with("s)") || rest.ends_with("ago)") || rest.contains("RDS last") => {

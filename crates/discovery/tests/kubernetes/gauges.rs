@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
-use api::{Struct, TypeUrl, Value, value};
 use serde_json::json;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, wait};
@@ -12,7 +12,7 @@ use xds::client::SotwClient;
 
 use crate::cluster::{cluster, create, is_left_out};
 
-/// Each mistake in a namespace of its own.
+/// Each mistake in a separate namespace.
 const MISTAKES: &str = "
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

@@ -137,7 +137,7 @@ async fn switches_of_authentication_are_upstreams() {
     assert_eq!(refused, (false, Some(Code::Unauthenticated)));
     let token = strict.token("front");
     assert_eq!(open(plain().await, Some(&token), "shop").await.end(SHORT).await, (true, None));
-    // Whoever authenticates may be any node, but nobody else.
+    // An authenticated client may be any node; others are refused.
     let lenient = Mesh::start(&[("PILOT_ENABLE_XDS_IDENTITY_CHECK", "false")]).await;
     let token = lenient.token("front");
     let stream = secured(&lenient, None).await;

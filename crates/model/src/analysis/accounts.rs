@@ -160,7 +160,7 @@ pub(super) fn claim_routes(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// The first header that stands for a claim, and its place.
+/// The first header that matches a claim, and its place.
 fn claim(spec: &VirtualService) -> Option<(String, &str)> {
     spec.http.iter().enumerate().find_map(|(i, http)| {
         http.r#match.iter().enumerate().find_map(|(j, rule)| {

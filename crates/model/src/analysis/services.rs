@@ -119,7 +119,7 @@ fn names<'a>(namespace: &Namespace, services: impl Iterator<Item = &'a &'a Str>)
     listed(names)
 }
 
-/// Without an address of its own a TCP port takes all connections to that port number. Hosts that get an automatic address
+/// Without an address a TCP port takes all connections to that port number. Hosts that get an automatic address
 /// are not reported.
 pub(super) fn addresses(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     for object in snapshot.objects.of(Kind::ServiceEntry) {

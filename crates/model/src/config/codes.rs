@@ -90,7 +90,7 @@ codes! {
         "The object is used, but the part that the message names has no effect.",
         "Correct or remove that part.";
     AddressNeeded, "IST0134", "TCP port without an address",
-        "Connections to a TCP port can only be told apart by address. Without one the port takes all connections to its number.",
+        "Connections to a TCP port can only be distinguished by address. Without one the port takes all connections to its number.",
         "Add `addresses`, or set PILOT_ENABLE_IP_AUTOALLOCATE=true.";
     SharedTargetPort, "IST0137", "Target port of several ports",
         "Services that select the same workload have different ports for one target port. The oldest decides how the workload's proxy treats it.",
