@@ -7,6 +7,8 @@ use api::envoy::config::route::v3::Route;
 use api::value::Kind;
 use serde::Serialize;
 
+use crate::access::{Access, Arrival};
+use crate::places::RouteShape;
 use crate::request::Request;
 
 /// How one request goes through a proxy.
@@ -31,6 +33,12 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyStep>,
     pub outcome: RequestOutcome,
+    /// What the proxies of its endpoints do with it, as far as they are known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arrivals: Vec<Arrival>,
+    /// The request as the route forwards it.
+    #[serde(skip)]
+    pub forwarded: Option<Request>,
 }
 
 /// A candidate that was not chosen.
@@ -74,12 +82,18 @@ pub struct RouteStep {
     pub config: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<Rejected>,
+    /// The routes of the same object up to this one, which is the last.
+    #[serde(skip)]
+    pub of_object: Vec<RouteShape>,
 }
 
 impl RouteStep {
-    pub(crate) fn new(route: &Route, index: usize, passed_over: Vec<Rejected>) -> RouteStep {
-        let config = config_of(route.metadata.as_ref());
-        RouteStep { name: route.name.clone(), number: index + 1, config, passed_over }
+    /// The step of the route at `index` of these.
+    pub(crate) fn new(routes: &[Route], index: usize, passed_over: Vec<Rejected>) -> RouteStep {
+        let config = config_of(routes[index].metadata.as_ref());
+        let same = routes[..=index].iter().filter(|route| config_of(route.metadata.as_ref()) == config);
+        let of_object = same.map(RouteShape::of).collect();
+        RouteStep { name: routes[index].name.clone(), number: index + 1, config, passed_over, of_object }
     }
 }
 
@@ -164,6 +178,8 @@ impl Explanation {
             conditions: Vec::new(),
             policies: Vec::new(),
             outcome: RequestOutcome::NotServed("no listener accepts the connection".to_owned()),
+            arrivals: Vec::new(),
+            forwarded: None,
         }
     }
 
@@ -174,7 +190,14 @@ impl Explanation {
             _ => &[],
         };
         let of_clusters = clusters.iter().filter_map(|cluster| cluster.config.as_deref());
-        self.route.iter().filter_map(|route| route.config.as_deref()).chain(of_clusters).collect()
+        let of_arrivals = self.arrivals.iter().flat_map(Arrival::configs);
+        self.route.iter().filter_map(|route| route.config.as_deref()).chain(of_clusters).chain(of_arrivals).collect()
+    }
+
+    /// Whether the request is forwarded, redirected or answered, and no proxy at the other end denies it.
+    pub fn is_served(&self) -> bool {
+        let is_denied = |arrival: &Arrival| matches!(arrival.access, Access::Denied(_));
+        !matches!(self.outcome, RequestOutcome::NotServed(_)) && !self.arrivals.iter().any(is_denied)
     }
 }
 
@@ -202,7 +225,8 @@ impl Display for Explanation {
         passed_over(f, &self.unmatched)?;
         self.conditions.iter().try_for_each(|condition| writeln!(f, "    {condition}"))?;
         self.policies.iter().try_for_each(|policy| writeln!(f, "    {}: {}", policy.what, policy.detail))?;
-        write!(f, "{}", self.outcome)
+        write!(f, "{}", self.outcome)?;
+        self.arrivals.iter().try_for_each(|arrival| write!(f, "{arrival}"))
     }
 }
 

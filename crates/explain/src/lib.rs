@@ -4,16 +4,20 @@
 //! configuration, start a process.
 //!
 //! `config` reads the dump, `request` the request. `listener`, `host` and `route` select as Envoy does (`matcher` for
-//! strings and headers), `target` resolves clusters and endpoints, `explanation` is the result and its text. `summary` lists
-//! what a dump has, `samples` finds requests that go another way in another dump.
+//! strings and headers), `target` resolves clusters and endpoints, `explanation` is the result and its text. `arrival` follows
+//! the request into the proxy of an endpoint: mutual TLS, tokens, authorization. `access` is what it finds. `places` finds the field of an object that a
+//! route is made from. `summary` lists what a dump has, `samples` finds requests that go another way in another dump.
 
 #![forbid(unsafe_code)]
 
+mod access;
+pub mod arrival;
 pub mod config;
 pub mod explanation;
 mod host;
 mod listener;
 mod matcher;
+pub mod places;
 pub mod private_envoy;
 pub mod request;
 mod route;
@@ -89,7 +93,8 @@ fn explain_table(
             Some(reason) => passed.push(Rejected { what: route_title(&route.name, index + 1), reason }),
             None => {
                 explanation.conditions.extend(route::conditions(route.r#match.as_ref()));
-                explanation.route = Some(RouteStep::new(route, index, passed));
+                explanation.route = Some(RouteStep::new(&found.host.routes, index, passed));
+                explanation.forwarded = Some(route::forwarded(route, request));
                 explanation.policies.extend(route::policies(route, found.host));
                 explanation.outcome = target::of_route(config, route, request);
                 return;

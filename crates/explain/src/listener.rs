@@ -8,10 +8,10 @@ use api::envoy::config::core::v3::{CidrRange, socket_address::PortSpecifier};
 use api::envoy::config::listener::v3::filter::ConfigType;
 use api::envoy::config::listener::v3::{FilterChain, FilterChainMatch, Listener};
 use api::envoy::config::route::v3::RouteConfiguration;
-use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::{
     RouteSpecifier, StripPortMode,
 };
+use api::envoy::extensions::filters::network::http_connection_manager::v3::{HttpConnectionManager, HttpFilter};
 use api::envoy::extensions::filters::network::tcp_proxy::v3::TcpProxy;
 use api::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::ClusterSpecifier;
 use prost::Message;
@@ -36,7 +36,21 @@ pub(crate) struct HttpManager {
     inline: Option<RouteConfiguration>,
     strips_any_port: bool,
     strips_own_port: bool,
+    pub(crate) filters: Vec<HttpFilter>,
 }
+
+/// What filter chains are selected by.
+pub(crate) struct ConnectionTraits<'a> {
+    pub(crate) port: u16,
+    pub(crate) addresses: &'a [IpAddr],
+    /// In lower case; `None` without TLS.
+    pub(crate) server_name: Option<String>,
+    pub(crate) is_encrypted: bool,
+    /// Protocols that TLS offers or the HTTP inspector detects, the preferred one first. Empty if unknown.
+    pub(crate) protocols: &'a [&'a str],
+}
+
+const HTTP_PROTOCOLS: [&str; 4] = ["http/1.1", "http/1.0", "h2c", "h2"];
 
 impl HttpManager {
     pub(crate) fn routes<'a>(&'a self, config: &'a ProxyConfig) -> Option<&'a RouteConfiguration> {
@@ -59,7 +73,15 @@ pub(crate) fn choose(config: &ProxyConfig, request: &Request, explanation: &mut 
         return None;
     };
     let mut passed_over = Vec::new();
-    let chain = chain_for(listener, request, &mut passed_over).or(listener.default_filter_chain.as_ref());
+    let is_known = request.is_encrypted() || inspects_http(listener);
+    let connection = ConnectionTraits {
+        port: request.port,
+        addresses: &request.addresses,
+        server_name: request.is_encrypted().then(|| request.host().to_ascii_lowercase()),
+        is_encrypted: request.is_encrypted(),
+        protocols: if is_known { &HTTP_PROTOCOLS } else { &[] },
+    };
+    let chain = chain_for(listener, &connection, &mut passed_over).or(listener.default_filter_chain.as_ref());
     let Some(chain) = chain else {
         let name = &listener.name;
         explanation.outcome =
@@ -111,22 +133,26 @@ fn leads_to(listener: &Listener, host: &str) -> bool {
 /// How well a chain matches in one property; `None` if it does not.
 type Rank<'a> = &'a dyn Fn(&FilterChainMatch) -> Option<usize>;
 
+/// Whether plain connections are inspected for HTTP.
+pub(crate) fn inspects_http(listener: &Listener) -> bool {
+    listener.listener_filters.iter().any(|filter| filter.name == HTTP_INSPECTOR)
+}
+
 /// Narrows the chains by one property after another, as Envoy does: at each, only the most specific ones remain.
-fn chain_for<'a>(
+pub(crate) fn chain_for<'a>(
     listener: &'a Listener,
-    request: &Request,
+    connection: &ConnectionTraits<'_>,
     passed_over: &mut Vec<Rejected>,
 ) -> Option<&'a FilterChain> {
-    let inspects_http = listener.listener_filters.iter().any(|filter| filter.name == HTTP_INSPECTOR);
     let mut left: Vec<&FilterChain> = listener.filter_chains.iter().collect();
     let properties: [(&str, Rank<'_>); 5] = [
         ("the destination port", &|m| {
-            m.destination_port.map_or(Some(0), |p| (p == u32::from(request.port)).then_some(1))
+            m.destination_port.map_or(Some(0), |p| (p == u32::from(connection.port)).then_some(1))
         }),
-        ("the destination address", &|m| by_address(&m.prefix_ranges, &request.addresses)),
-        ("the server name", &|m| by_server_name(&m.server_names, request)),
-        ("the transport protocol", &|m| by_transport(&m.transport_protocol, request)),
-        ("the application protocol", &|m| by_application(&m.application_protocols, request, inspects_http)),
+        ("the destination address", &|m| by_address(&m.prefix_ranges, connection.addresses)),
+        ("the server name", &|m| by_server_name(&m.server_names, connection.server_name.as_deref())),
+        ("the transport protocol", &|m| by_transport(&m.transport_protocol, connection.is_encrypted)),
+        ("the application protocol", &|m| by_application(&m.application_protocols, connection.protocols)),
     ];
     let nothing = FilterChainMatch::default();
     for (what, rank) in properties {
@@ -151,7 +177,7 @@ fn by_address(ranges: &[CidrRange], addresses: &[IpAddr]) -> Option<usize> {
     matching.map(|range| range.prefix_len.unwrap_or(0) as usize + 1).max()
 }
 
-fn contains(range: &CidrRange, address: IpAddr) -> bool {
+pub(crate) fn contains(range: &CidrRange, address: IpAddr) -> bool {
     let Ok(base) = range.address_prefix.parse::<IpAddr>() else { return false };
     let length = range.prefix_len.unwrap_or(0);
     let bits = |ip: IpAddr| match ip {
@@ -163,36 +189,35 @@ fn contains(range: &CidrRange, address: IpAddr) -> bool {
     of_base == of_address && base & mask == address & mask
 }
 
-fn by_server_name(names: &[String], request: &Request) -> Option<usize> {
+fn by_server_name(names: &[String], host: Option<&str>) -> Option<usize> {
     if names.is_empty() {
         return Some(0);
     }
-    let host = request.host().to_ascii_lowercase();
+    let host = host?;
     let rank = |name: &String| {
-        if *name == host {
+        if name == host {
             return Some(usize::MAX);
         }
         let suffix = name.strip_prefix('*')?;
         (host.len() > suffix.len() && host.ends_with(suffix)).then_some(suffix.len())
     };
-    if request.is_encrypted() { names.iter().filter_map(rank).max() } else { None }
+    names.iter().filter_map(rank).max()
 }
 
-fn by_transport(wanted: &str, request: &Request) -> Option<usize> {
-    let actual = if request.is_encrypted() { "tls" } else { "raw_buffer" };
+fn by_transport(wanted: &str, is_encrypted: bool) -> Option<usize> {
+    let actual = if is_encrypted { "tls" } else { "raw_buffer" };
     match wanted {
         "" => Some(0),
         wanted => (wanted == actual).then_some(1),
     }
 }
 
-fn by_application(wanted: &[String], request: &Request, inspects_http: bool) -> Option<usize> {
+/// Envoy takes the first offered protocol for which there is a chain.
+fn by_application(wanted: &[String], offered: &[&str]) -> Option<usize> {
     if wanted.is_empty() {
         return Some(0);
     }
-    let is_known = request.is_encrypted() || inspects_http;
-    let http = ["http/1.1", "http/1.0", "h2c", "h2"];
-    (is_known && wanted.iter().any(|protocol| http.contains(&&**protocol))).then_some(1)
+    offered.iter().position(|protocol| wanted.iter().any(|text| text == protocol)).map(|at| offered.len() - at)
 }
 
 /// What the chain does, and the names of its filters.
@@ -235,6 +260,6 @@ impl HttpManager {
             Some(RouteSpecifier::ScopedRoutes(scoped)) => (scoped.name, None),
             None => (String::new(), None),
         };
-        HttpManager { route_config, inline, strips_any_port, strips_own_port }
+        HttpManager { route_config, inline, strips_any_port, strips_own_port, filters: manager.http_filters }
     }
 }

@@ -67,9 +67,18 @@ pub struct Observed {
 impl PrivateEnvoy {
     /// Starts an Envoy with this route configuration.
     pub async fn start(program: &Path, table: &RouteConfiguration) -> Result<PrivateEnvoy, EnvoyError> {
+        PrivateEnvoy::with_filters(program, table, &[]).await
+    }
+
+    /// Starts an Envoy with this route configuration and these HTTP filters, as JSON, before its router.
+    pub async fn with_filters(
+        program: &Path,
+        table: &RouteConfiguration,
+        filters: &[Value],
+    ) -> Result<PrivateEnvoy, EnvoyError> {
         let folder = tempfile::tempdir().map_err(EnvoyError::Folder)?;
         let file = folder.path().join("envoy.json");
-        std::fs::write(&file, bootstrap(table, folder.path())?.to_string()).map_err(EnvoyError::Folder)?;
+        std::fs::write(&file, bootstrap(table, filters, folder.path())?.to_string()).map_err(EnvoyError::Folder)?;
         let process = Command::new(program)
             .arg("--config-path")
             .arg(&file)
@@ -172,7 +181,7 @@ fn observed(answer: &[u8]) -> Option<Observed> {
     Some(observed)
 }
 
-fn bootstrap(table: &RouteConfiguration, folder: &Path) -> Result<Value, EnvoyError> {
+fn bootstrap(table: &RouteConfiguration, filters: &[Value], folder: &Path) -> Result<Value, EnvoyError> {
     let backend = json!({"pipe": {"path": socket(folder, "backend")}});
     let cluster = |name: &String| {
         let endpoint = json!({"endpoint": {"address": backend}});
@@ -182,20 +191,20 @@ fn bootstrap(table: &RouteConfiguration, folder: &Path) -> Result<Value, EnvoyEr
     let answer = json!({"name": "backend", "virtual_hosts": [{"name": "all", "domains": ["*"],
         "routes": [{"match": {"prefix": "/"}, "direct_response": {"status": 200}}]}]});
     let entry = json!({"pipe": {"path": socket(folder, "entry")}});
-    let listeners =
-        json!([listener("entry", &entry, routes_json(&reduced(table))?), listener("backend", &backend, answer)]);
+    let entry = listener("entry", &entry, routes_json(&reduced(table))?, filters);
+    let listeners = json!([entry, listener("backend", &backend, answer, &[])]);
     let clusters: Vec<Value> = clusters(table).iter().map(cluster).collect();
     Ok(json!({"static_resources": {"listeners": listeners, "clusters": clusters}}))
 }
 
-fn listener(name: &str, address: &Value, routes: Value) -> Value {
+fn listener(name: &str, address: &Value, routes: Value, filters: &[Value]) -> Value {
     let of = "type.googleapis.com/envoy.extensions.filters";
     let router = json!({"name": "router", "typed_config": {"@type": format!("{of}.http.router.v3.Router")}});
     let manager = json!({
         "@type": format!("{of}.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": name,
         "route_config": routes,
-        "http_filters": [router],
+        "http_filters": filters.iter().cloned().chain([router]).collect::<Vec<_>>(),
         "upgrade_configs": [{"upgrade_type": "CONNECT"}],
     });
     json!({"name": name, "address": address, "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}]})

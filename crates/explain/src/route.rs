@@ -2,12 +2,14 @@
 
 use api::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
 use api::envoy::config::route::v3::route::Action;
+use api::envoy::config::route::v3::route_action::HostRewriteSpecifier;
 use api::envoy::config::route::v3::route_match::PathSpecifier;
 use api::envoy::config::route::v3::{CookieMatcher, QueryParameterMatcher, Route, RouteMatch, VirtualHost};
 
 use crate::explanation::PolicyStep;
 use crate::matcher::{described, header_mismatch, is_full_match, is_match};
 use crate::request::Request;
+use crate::target::matched_length;
 
 /// Why a route does not match a request; `None` if it does. Conditions on chance are in `conditions`.
 pub(crate) fn mismatch(matcher: Option<&RouteMatch>, request: &Request) -> Option<String> {
@@ -137,6 +139,30 @@ pub(crate) fn policies(route: &Route, host: &VirtualHost) -> Vec<PolicyStep> {
         add("filter", format!("{name}, set by the route"));
     }
     found
+}
+
+/// The request as the router sends it on. Rewrites with regular expressions and computed headers are left out.
+pub(crate) fn forwarded(route: &Route, request: &Request) -> Request {
+    let mut sent = request.clone();
+    if let Some(Action::Route(action)) = &route.action {
+        if !action.prefix_rewrite.is_empty() {
+            let rest = request.path.get(matched_length(route, request)..).unwrap_or_default();
+            sent.path = format!("{}{rest}", action.prefix_rewrite);
+        }
+        if let Some(HostRewriteSpecifier::HostRewriteLiteral(host)) = &action.host_rewrite_specifier {
+            sent.authority.clone_from(host);
+        }
+    }
+    sent.headers
+        .retain(|(name, _)| !route.request_headers_to_remove.iter().any(|gone| gone.eq_ignore_ascii_case(name)));
+    for header in route.request_headers_to_add.iter().filter_map(|option| option.header.as_ref()) {
+        let name = header.key.to_ascii_lowercase();
+        if !header.value.contains('%') && !name.starts_with(':') {
+            sent.headers.retain(|(known, _)| *known != name);
+            sent.headers.push((name, header.value.clone()));
+        }
+    }
+    sent
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ fn redirected(route: &Route, redirect: &RedirectAction, request: &Request) -> Re
 }
 
 /// Length of the part of the path that a prefix rewrite replaces.
-fn matched_length(route: &Route, request: &Request) -> usize {
+pub(crate) fn matched_length(route: &Route, request: &Request) -> usize {
     match route.r#match.as_ref().and_then(|m| m.path_specifier.as_ref()) {
         Some(PathSpecifier::Prefix(prefix) | PathSpecifier::PathSeparatedPrefix(prefix)) => prefix.len(),
         _ => request.plain_path().len(),

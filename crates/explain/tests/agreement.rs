@@ -1,16 +1,14 @@
 //! Explanations agree with a real Envoy: requests are generated from the route configurations of the recorded cases, so
 //! that most of them match a route, and some just miss it.
 
+mod generated;
+
 use api::TypeUrl;
-use api::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
-use api::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
-use api::envoy::config::route::v3::route_match::PathSpecifier;
-use api::envoy::config::route::v3::{RouteConfiguration, RouteMatch};
-use api::envoy::r#type::matcher::v3::StringMatcher;
-use api::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
+use api::envoy::config::route::v3::RouteConfiguration;
 use explain::private_envoy::PrivateEnvoy;
-use explain::{ProxyConfig, Request, explain_routes};
+use explain::{ProxyConfig, explain_routes};
 use fastrand::Rng;
+use generated::request;
 use serde_json::json;
 use testkit::cases::CaseStore;
 use testkit::servers;
@@ -33,65 +31,6 @@ fn tables() -> Vec<(String, RouteConfiguration)> {
     found
 }
 
-/// A text that the matcher accepts, if that is easy to say.
-fn accepted(matcher: &StringMatcher) -> Option<String> {
-    match matcher.match_pattern.as_ref()? {
-        MatchPattern::Exact(text) => Some(text.clone()),
-        MatchPattern::Prefix(text) => Some(format!("{text}x")),
-        MatchPattern::Suffix(text) => Some(format!("x{text}")),
-        MatchPattern::Contains(text) => Some(format!("x{text}x")),
-        MatchPattern::SafeRegex(_) | MatchPattern::Custom(_) => Some("7".to_owned()),
-    }
-}
-
-fn path_for(matcher: &RouteMatch, random: &mut Rng) -> String {
-    match &matcher.path_specifier {
-        Some(PathSpecifier::Prefix(prefix)) if random.bool() => format!("{prefix}x/y"),
-        Some(PathSpecifier::PathSeparatedPrefix(prefix)) if random.bool() => format!("{prefix}/y"),
-        Some(PathSpecifier::PathSeparatedPrefix(prefix)) if random.bool() => format!("{prefix}y"),
-        Some(PathSpecifier::Prefix(path) | PathSpecifier::Path(path) | PathSpecifier::PathSeparatedPrefix(path)) => {
-            path.clone()
-        }
-        Some(PathSpecifier::SafeRegex(_)) => "/users/7/basket".to_owned(),
-        _ => "/other".to_owned(),
-    }
-}
-
-/// A request made for one route of a table.
-fn request(table: &RouteConfiguration, random: &mut Rng) -> Option<Request> {
-    let host = random.choice(&table.virtual_hosts)?;
-    let domain = random.choice(&host.domains)?.replace('*', "w");
-    let matcher = random.choice(&host.routes)?.r#match.clone()?;
-    let mut path = path_for(&matcher, random);
-    for parameter in &matcher.query_parameters {
-        let value = match &parameter.query_parameter_match_specifier {
-            Some(QueryParameterMatchSpecifier::StringMatch(text)) => accepted(text)?,
-            _ => "1".to_owned(),
-        };
-        if random.u8(..) > 50 {
-            path += &format!("{}{}={value}", if path.contains('?') { '&' } else { '?' }, parameter.name);
-        }
-    }
-    let mut request = Request::new("GET", &format!("http://{domain}{path}")).ok()?;
-    for header in &matcher.headers {
-        let value = match header.header_match_specifier.as_ref()? {
-            HeaderMatchSpecifier::StringMatch(text) => accepted(text)?,
-            HeaderMatchSpecifier::ExactMatch(text) => text.clone(),
-            _ => "1".to_owned(),
-        };
-        match &*header.name {
-            // Envoy rejects unknown methods before it looks at routes.
-            ":method" if ["GET", "POST", "PUT", "DELETE"].contains(&&*value) => request.method = value,
-            ":authority" => request.authority = value,
-            name if name.starts_with(':') => {}
-            name if random.u8(..) > 50 => request.header(&format!("{name}: {value}")).ok()?,
-            _ => {}
-        }
-    }
-    let is_sendable = request.method != "CONNECT" && !request.authority.contains(['[', ' ']);
-    is_sendable.then_some(request)
-}
-
 #[tokio::test]
 async fn explanations_agree_with_a_real_envoy() {
     if servers::without("envoy") {
@@ -101,7 +40,7 @@ async fn explanations_agree_with_a_real_envoy() {
     let mut random = Rng::with_seed(SEED);
     let mut tables = tables();
     random.shuffle(&mut tables);
-    let (mut asked, mut forwarded, mut wrong) = (0, 0, Vec::new());
+    let (mut asked, mut forwarded, mut conditional, mut excused, mut wrong) = (0, 0, 0, 0, Vec::new());
     for (label, table) in tables.iter().take(TABLES) {
         let private = PrivateEnvoy::start(&envoy, table).await.unwrap_or_else(|e| panic!("{label}: {e}"));
         for _ in 0..REQUESTS_PER_TABLE {
@@ -110,14 +49,19 @@ async fn explanations_agree_with_a_real_envoy() {
             let observed = private.ask(&request).await.unwrap_or_else(|e| panic!("{label}: {request:?}: {e}"));
             asked += 1;
             forwarded += usize::from(observed.cluster.is_some());
-            if let Some(text) = observed.disagreement(&explanation)
-                && explanation.conditions.is_empty()
-            {
-                wrong.push(format!("{label}: {request:?}: {text}\n{explanation}"));
+            let is_conditional = !explanation.conditions.is_empty();
+            conditional += usize::from(is_conditional);
+            match observed.disagreement(&explanation) {
+                Some(_) if is_conditional => excused += 1,
+                Some(text) => wrong.push(format!("{label}: {request:?}: {text}\n{explanation}")),
+                None => {}
             }
         }
     }
-    println!("{asked} requests, {forwarded} forwarded, seed {SEED}");
+    println!(
+        "{asked} requests, {forwarded} forwarded, {conditional} on conditions, {excused} of them differ, seed {SEED}"
+    );
     assert!(asked >= 200 && forwarded >= 100, "{asked} requests, {forwarded} forwarded");
+    assert!(conditional * 20 <= asked, "{conditional} of {asked} explanations are conditional");
     assert!(wrong.is_empty(), "{} of {asked} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
