@@ -55,6 +55,12 @@ impl<'a> PeerPolicies<'a> {
         ports.map(|port| (*port, self.of_workload(namespace, labels, *port))).collect()
     }
 
+    /// The policies that decide the modes of a workload, the narrowest first.
+    pub fn governing(&self, namespace: &Namespace, labels: &Labels) -> Vec<&'a Config<PeerAuthentication>> {
+        let own = if *namespace == *self.root { None } else { self.widest(namespace) };
+        [self.selecting(namespace, labels), own, self.widest(self.root)].into_iter().flatten().collect()
+    }
+
     fn of_mesh(&self) -> MutualTls {
         let root = self.widest(self.root);
         root.and_then(|config| mode(config.spec.mtls.as_ref())).unwrap_or(MutualTls::Permissive)

@@ -28,6 +28,8 @@ pub struct TrackedOptions {
     /// `TYPE~ADDRESS~NAME.NAMESPACE~DOMAIN`.
     pub node: String,
     pub labels: Vec<(String, String)>,
+    /// The service account in its metadata; empty for none.
+    pub account: String,
     /// Milliseconds before it applies and acknowledges a response.
     pub delay: Range<u64>,
     /// Rejects route tables that contain this text.
@@ -93,10 +95,13 @@ fn node(options: &TrackedOptions) -> Node {
     let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
     let labels = options.labels.iter().map(|(key, value)| (key.clone(), text(value))).collect();
     let namespace = options.node.split('~').nth(2).and_then(|id| id.rsplit('.').next()).unwrap_or_default();
-    let fields = BTreeMap::from([
+    let mut fields = BTreeMap::from([
         ("NAMESPACE".to_owned(), text(namespace)),
         ("LABELS".to_owned(), Value { kind: Some(value::Kind::StructValue(Struct { fields: labels })) }),
     ]);
+    if !options.account.is_empty() {
+        fields.insert("SERVICE_ACCOUNT".to_owned(), text(&options.account));
+    }
     Node { id: options.node.clone(), metadata: Some(Struct { fields }), ..Node::default() }
 }
 

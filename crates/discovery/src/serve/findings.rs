@@ -136,6 +136,18 @@ pub(crate) fn locate(found: &mut [Finding]) {
     }
 }
 
+/// Lines of an object's fields in its file; none if the file does not have the object any more.
+pub(crate) fn lines_of(file: &Path, key: &Key, fields: &[String]) -> Vec<u32> {
+    let Some(text) = disk::text(file).ok().filter(|text| text.len() <= LARGE) else { return Vec::new() };
+    let parsed = parse::documents(&text, &file.to_string_lossy());
+    let object = parsed.objects.iter().find(|object| object.key() == *key);
+    let Some(location) = object.and_then(|object| object.meta.location.as_ref()) else { return Vec::new() };
+    let mut found = vec![location.line; fields.len()];
+    let mut wanted: Vec<(&mut u32, &str)> = found.iter_mut().zip(fields.iter().map(String::as_str)).collect();
+    lines::locate(&text, &mut wanted);
+    found
+}
+
 /// An edit may have moved objects without changing them, so they are looked up by name.
 fn locate_in(text: &str, file: &str, findings: Vec<&mut Finding>) {
     let parsed = parse::documents(text, file);

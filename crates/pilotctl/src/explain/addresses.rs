@@ -1,7 +1,10 @@
-//! Addresses of a host, from the list of services: the name as given, or completed with the proxy's namespace.
+//! Addresses of a host, from the list of services: the name as given, or completed with the proxy's namespace. A host that
+//! neither a service nor a route has is reported with the name that resembles it.
 
 use std::net::IpAddr;
 
+use explain::{Explanation, Request};
+use model::suggest;
 use serde_json::Value;
 
 /// Addresses of the service that a proxy of this namespace means by a host name.
@@ -28,11 +31,59 @@ pub(super) fn of(services: &Value, host: &str, namespace: &str) -> Vec<IpAddr> {
     found
 }
 
+/// That no service or route has the host, if it has the form of a mesh's name or resembles one. Names outside the mesh,
+/// which a proxy may pass through, are not reported.
+pub(super) fn unknown(services: &Value, request: &Request, explanation: &Explanation) -> Option<String> {
+    let host = request.host();
+    let names: Vec<&str> =
+        services.as_array().into_iter().flatten().filter_map(|service| service["hostname"].as_str()).collect();
+    let is_routed = explanation.virtual_host.as_ref().is_some_and(|found| found.domain != "*");
+    if is_routed || !request.addresses.is_empty() || names.contains(&host) {
+        return None;
+    }
+    let near = suggest::similar(host, names.iter().copied());
+    // Short names are compared with short names.
+    let short = || {
+        let first = names.iter().copied().find(|name| {
+            let beginning: Vec<&str> = name.split('.').take(host.split('.').count()).collect();
+            suggest::similar(host, [beginning.join(".").as_str()]).is_some()
+        });
+        first.filter(|_| !host.is_empty())
+    };
+    let near = near.or_else(short);
+    let is_of_mesh = !host.contains('.') || host.contains(".svc") || host.ends_with(".local");
+    let hint = near.map_or("; `pilotctl pc cluster PROXY` lists what the proxy knows".to_owned(), |near| {
+        format!("; did you mean {near:?}?")
+    });
+    (near.is_some() || is_of_mesh).then(|| format!("no service and no route has the host {host:?}{hint}"))
+}
+
 #[cfg(test)]
 mod tests {
+    use explain::{ProxyConfig, Request, explain};
     use serde_json::json;
 
-    use super::of;
+    use super::{of, unknown};
+
+    #[test]
+    fn unknown_hosts_have_a_hint() {
+        let services = json!([{"hostname": "cart.shop.svc.cluster.local"}, {"hostname": "pay.example.com"}]);
+        let note = |host: &str| {
+            let request = Request::new("GET", &format!("http://{host}/")).unwrap();
+            unknown(&services, &request, &explain(&ProxyConfig::default(), &request))
+        };
+        for (host, expected) in [
+            ("crat.shop.svc.cluster.local", "did you mean \"cart.shop.svc.cluster.local\"?"),
+            ("pai.example.com", "did you mean \"pay.example.com\"?"),
+            ("crat", "did you mean \"cart.shop.svc.cluster.local\"?"),
+            ("warehouse", "lists what the proxy knows"),
+        ] {
+            let note = note(host).unwrap();
+            assert!(note.contains(expected) && note.contains(host), "{note}");
+        }
+        assert_eq!(note("www.debian.org"), None);
+        assert_eq!(note("10.0.0.1"), None);
+    }
 
     #[test]
     fn short_names_are_completed() {

@@ -2,6 +2,8 @@
 //! with a config dump. `--verify` asks a private Envoy as well.
 
 mod addresses;
+mod destinations;
+mod places;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +12,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use explain::private_envoy::PrivateEnvoy;
-use explain::{Explanation, ProxyConfig, Request, RequestOutcome, explain};
+use explain::{Explanation, ProxyConfig, Request, explain};
 use serde_json::{Value, json};
 
 use crate::bundle::dump_path;
@@ -65,15 +67,23 @@ enum ExplainFormat {
 pub(crate) async fn run(options: &ExplainOptions) -> Result<u8> {
     let mut request = request(options)?;
     let config = config(options, &mut request).await?;
-    let explanation = explain(&config, &request);
-    let files = files(options, &explanation).await;
+    let mut explanation = explain(&config.proxy, &request);
+    if let Some(from) = &options.from {
+        explanation.arrivals = destinations::arrivals(&options.server, from, &config.proxy, &explanation).await?;
+    }
+    let places = match options.dump {
+        Some(_) => BTreeMap::new(),
+        None => places::of(&options.server, &explanation).await,
+    };
+    let unknown = config.services.as_ref().and_then(|services| addresses::unknown(services, &request, &explanation));
     let verified = match options.verify {
-        true => Some(verified(options, &config, &request, &explanation).await?),
+        true => Some(verified(options, &config.proxy, &request, &explanation).await?),
         false => None,
     };
-    print(options.output, &explanation, &files, verified.as_ref())?;
-    let is_served = !matches!(explanation.outcome, RequestOutcome::NotServed(_));
-    Ok(if is_served && !matches!(verified, Some(Err(_))) { 0 } else { FOUND_SOMETHING })
+    let report = ExplainReport { explanation: &explanation, places, verified, unknown };
+    report.print(options.output)?;
+    let is_good = explanation.is_served() && report.unknown.is_none() && !matches!(report.verified, Some(Err(_)));
+    Ok(if is_good { 0 } else { FOUND_SOMETHING })
 }
 
 fn request(options: &ExplainOptions) -> Result<Request> {
@@ -89,38 +99,30 @@ fn request(options: &ExplainOptions) -> Result<Request> {
     Ok(request)
 }
 
+/// What is known of the proxy and its mesh.
+struct KnownMesh {
+    proxy: ProxyConfig,
+    /// Services of all registries; `None` without a server.
+    services: Option<Value>,
+}
+
 /// The proxy's configuration. Completes the request with the addresses of its host.
-async fn config(options: &ExplainOptions, request: &mut Request) -> Result<ProxyConfig> {
+async fn config(options: &ExplainOptions, request: &mut Request) -> Result<KnownMesh> {
     if let Some(file) = &options.dump {
         let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
-        return ProxyConfig::from_dump(&text).with_context(|| format!("could not use {}", file.display()));
+        let proxy = ProxyConfig::from_dump(&text).with_context(|| format!("could not use {}", file.display()))?;
+        return Ok(KnownMesh { proxy, services: None });
     }
     let proxy = options.from.as_deref().unwrap_or_default();
     let dump = options.server.text(&dump_path(proxy)).await?;
+    let services = options.server.page("/debug/registryz").await?;
     if request.addresses.is_empty() {
         let namespace = proxy.rsplit('.').next().unwrap_or_default();
-        let services = options.server.page("/debug/registryz").await?;
         request.addresses = addresses::of(&services, request.host(), namespace);
     }
-    ProxyConfig::from_dump(&dump).with_context(|| format!("could not use the configuration of {proxy}"))
-}
-
-/// File and line of each object that is named. Without a server, or for objects that are in no file, none.
-async fn files(options: &ExplainOptions, explanation: &Explanation) -> BTreeMap<String, String> {
-    let mut files = BTreeMap::new();
-    if options.dump.is_some() {
-        return files;
-    }
-    let configs = explanation.configs();
-    let Ok(Value::Array(objects)) = options.server.page("/api/v1/objects").await else { return files };
-    for object in &objects {
-        let Some(config) = object["config"].as_str().filter(|config| configs.contains(config)) else { continue };
-        if let Some(file) = object["file"].as_str() {
-            let line = object["line"].as_u64().map_or(String::new(), |line| format!(":{line}"));
-            files.insert(config.to_owned(), format!("{file}{line}"));
-        }
-    }
-    files
+    let config =
+        ProxyConfig::from_dump(&dump).with_context(|| format!("could not use the configuration of {proxy}"))?;
+    Ok(KnownMesh { proxy: config, services: Some(services) })
 }
 
 /// Asks a private Envoy. The inner error says how it disagrees.
@@ -143,30 +145,36 @@ async fn verified(
     })
 }
 
-fn print(
-    format: ExplainFormat,
-    explanation: &Explanation,
-    files: &BTreeMap<String, String>,
-    verified: Option<&Result<String, String>>,
-) -> Result<()> {
-    let verdict = verified.map(|verdict| verdict.as_ref().unwrap_or_else(|text| text));
-    if format == ExplainFormat::Text {
-        let mut text = explanation.to_string();
-        for (config, file) in files {
-            text = text.replace(&format!("from {config}"), &format!("from {config} ({file})"));
+/// Everything that is printed.
+struct ExplainReport<'a> {
+    explanation: &'a Explanation,
+    /// File and line by object and rule.
+    places: BTreeMap<String, String>,
+    verified: Option<Result<String, String>>,
+    /// That no service has the host.
+    unknown: Option<String>,
+}
+
+impl ExplainReport<'_> {
+    fn print(&self, format: ExplainFormat) -> Result<()> {
+        let verdict = self.verified.as_ref().map(|verdict| verdict.as_ref().unwrap_or_else(|text| text));
+        if format == ExplainFormat::Text {
+            print!("{}", places::text(self.explanation, &self.places));
+            verdict.into_iter().chain(&self.unknown).for_each(|line| println!("  {line}"));
+            return Ok(());
         }
-        print!("{text}");
-        verdict.iter().for_each(|verdict| println!("  {verdict}"));
-        return Ok(());
+        let mut value = serde_json::to_value(self.explanation)?;
+        value["files"] = json!(self.places);
+        if let Some(verdict) = verdict {
+            value["verified"] = json!({"agrees": self.verified.as_ref().is_some_and(Result::is_ok), "text": verdict});
+        }
+        if let Some(unknown) = &self.unknown {
+            value["unknownHost"] = json!(unknown);
+        }
+        match format {
+            ExplainFormat::Yaml => print!("{}", serde_saphyr::to_string(&value)?),
+            _ => println!("{}", serde_json::to_string_pretty(&value)?),
+        }
+        Ok(())
     }
-    let mut value = serde_json::to_value(explanation)?;
-    value["files"] = json!(files);
-    if let Some(verdict) = verdict {
-        value["verified"] = json!({"agrees": verified.is_some_and(Result::is_ok), "text": verdict});
-    }
-    match format {
-        ExplainFormat::Yaml => print!("{}", serde_saphyr::to_string(&value)?),
-        _ => println!("{}", serde_json::to_string_pretty(&value)?),
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use model::snapshot::Snapshot;
 use serde_json::json;
 use translate::names::config_path;
 
-use super::{ApiQuery, ApiResult, Pages, bad_request, json_of, not_found};
+use super::{ApiQuery, ApiResult, Pages, bad_request, json_of, not_found, policies};
 use crate::http::debug::whole_dump;
 
 pub(super) fn page(pages: &Pages, query: &ApiQuery) -> ApiResult {
@@ -28,7 +28,8 @@ pub(super) fn page(pages: &Pages, query: &ApiQuery) -> ApiResult {
     }
     let dump = whole_dump(&connection).to_string();
     let config = ProxyConfig::from_dump(&dump).map_err(|error| bad_request(&error.to_string()))?;
-    let explanation = explain::explain(&config, &request);
+    let mut explanation = explain::explain(&config, &request);
+    explanation.arrivals = policies::arrivals(pages, &connection, &config, &explanation);
     let mut shown = json_of(&explanation)?;
     let places = published.snapshot.objects.iter().filter_map(|(key, object)| {
         let path = config_path(key.kind, &key.namespace, &key.name);

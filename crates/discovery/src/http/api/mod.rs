@@ -9,6 +9,7 @@ mod objects;
 mod observer;
 mod openapi;
 mod plan;
+mod policies;
 mod proxies;
 mod services;
 mod status;
@@ -56,6 +57,7 @@ const PAGES: &[ApiPage] = &[
         query: &[
             ("name", "Part of the proxy's name"),
             ("namespace", "Namespace of the proxy"),
+            ("ip", "Address of the proxy, as in its node"),
             ("state", "synced, pending or rejected"),
             LIMIT,
             OFFSET,
@@ -76,6 +78,13 @@ const PAGES: &[ApiPage] = &[
         query: &[],
         schema: free_form,
         make: proxies::config,
+    },
+    ApiPage {
+        path: "/api/v1/proxies/{proxy}/policies",
+        help: "Security policies of a proxy's incoming requests, and its identity",
+        query: &[],
+        schema: schema_of::<policies::ProxyPolicies>,
+        make: policies::page,
     },
     ApiPage {
         path: "/api/v1/services",
@@ -99,6 +108,7 @@ const PAGES: &[ApiPage] = &[
             ("namespace", "Namespace of the objects"),
             ("name", "Name of the objects"),
             ("spec", "With any value: include the objects themselves"),
+            ("lines", "With any value, and config: include the lines of the rules of the object"),
         ],
         schema: schema_of::<Vec<objects::ObjectEntry>>,
         make: objects::list,

@@ -1,13 +1,14 @@
 //! Connected proxies: what each was sent, acknowledged and rejected.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::TypeUrl;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ApiQuery, ApiResult, Pages, json_of, not_found, time_text};
+use super::{ApiQuery, ApiResult, Pages, bad_request, json_of, not_found, time_text};
 use crate::http::debug::{proxy_kind, whole_dump};
 use crate::serve::clients::{Answer, Connection, Watched};
 
@@ -142,8 +143,16 @@ fn summary(connection: &Connection, newest: u64) -> ProxySummary {
 
 pub(super) fn list(pages: &Pages, query: &ApiQuery) -> ApiResult {
     let snapshot = pages.pilot().world().now().number;
+    let ip: Option<IpAddr> = match query.get("ip") {
+        Some(text) => {
+            Some(text.parse().map_err(|_| bad_request(&format!("could not read ip={text}: not an address")))?)
+        }
+        None => None,
+    };
     let is_wanted = |connection: &&Arc<Connection>| {
-        query.is_in("name", &connection.proxy.id) && query.is("namespace", &connection.proxy.namespace)
+        query.is_in("name", &connection.proxy.id)
+            && query.is("namespace", &connection.proxy.namespace)
+            && ip.is_none_or(|ip| connection.proxy.ips.contains(&ip))
     };
     let all = sorted(pages);
     let mut proxies: Vec<ProxySummary> =
@@ -157,7 +166,7 @@ pub(super) fn list(pages: &Pages, query: &ApiQuery) -> ApiResult {
     json_of(&ProxyList { snapshot, total, proxies })
 }
 
-fn connection_of(pages: &Pages, query: &ApiQuery) -> Result<Arc<Connection>, super::PageResponse> {
+pub(super) fn connection_of(pages: &Pages, query: &ApiQuery) -> Result<Arc<Connection>, super::PageResponse> {
     let name = query.part("proxy");
     let found = pages.pilot().clients().find(name);
     found.ok_or_else(|| not_found("this proxy is not connected to this instance"))

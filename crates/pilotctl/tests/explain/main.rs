@@ -1,5 +1,10 @@
 //! `pilotctl explain` and `pilotctl ps` with a real server, a simulated proxy, and a real Envoy that verifies.
 
+mod access;
+mod agreement;
+#[path = "../../../explain/tests/generated/mod.rs"]
+mod generated;
+
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -93,7 +98,7 @@ async fn requests_are_explained_and_verified() {
         "not route 1 (for-testers): header x-user must be \"tester\"; it is missing",
         "not route 2 (old): path /items is not /old",
         "virtual-service/cart (",
-        "shop.yaml:22)",
+        "shop.yaml:22, rule in line 34)",
         "a private Envoy with these routes does the same",
     ] {
         assert!(text.contains(expected), "no {expected:?} in\n{text}");
