@@ -120,7 +120,8 @@ async fn write(
         let mut kinds = BTreeSet::new();
         if leading {
             failed = !sync.catch_up(&now, &is_written).await;
-            kinds.extend(sync.written.keys().map(|key| key.kind));
+            // Also of objects that were not found: only their watch shows that they were created again.
+            kinds.extend(now.statuses.keys().filter(|key| is_written(key)).map(|key| key.kind));
         } else {
             // Another leader may write; everything is compared again when we lead.
             sync.written.clear();

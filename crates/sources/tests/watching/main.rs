@@ -18,4 +18,5 @@ mod mock;
 mod name_server;
 mod resync;
 mod serving;
+mod status;
 mod supervisor;
