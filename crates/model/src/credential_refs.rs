@@ -11,6 +11,8 @@ use crate::names::{CredentialKey, CredentialKind, Str};
 
 /// Suffix of the SDS name of a CA certificate. It is in the Secret of the full name, or in that of the bare name.
 pub const CA_SUFFIX: &str = "-cacert";
+/// Annotation of converted Gateways: the SDS name of the certificate that their proxies present to backends.
+pub const BACKEND_CERTIFICATE_NOTE: &str = "internal.istio.io/backend-client-certificate";
 const SECRET: &str = "kubernetes://";
 const GATEWAY_SECRET: &str = "kubernetes-gateway://";
 const CONFIG_MAP: &str = "configmap://";
@@ -94,7 +96,10 @@ impl CredentialRefs {
         let mut named = CredentialRefs::default();
         for object in objects {
             match &object.spec {
-                Spec::Gateway(gateway) => named.add_gateway(gateway),
+                Spec::Gateway(gateway) => {
+                    named.add_gateway(gateway);
+                    object.meta.annotations.get(BACKEND_CERTIFICATE_NOTE).into_iter().for_each(|name| named.add(name));
+                }
                 Spec::DestinationRule(rule) => named.add_rule(rule),
                 Spec::EnvoyFilter(filter) => named.add_filter(filter),
                 Spec::VirtualService(_)

@@ -7,7 +7,7 @@ use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway, ServerTlsSettings};
 use model::change::{CaCertificates, Credential, KeyPair};
 use model::config::{Config, Key, Kind};
-use model::credential_refs::{CA_SUFFIX, CredentialRef, CredentialScheme, resource_name};
+use model::credential_refs::{BACKEND_CERTIFICATE_NOTE, CA_SUFFIX, CredentialRef, CredentialScheme, resource_name};
 use model::names::{CredentialKey, CredentialKind, Str};
 use model::proxy::{Proxy, ProxyKind};
 use model::snapshot::Snapshot;
@@ -80,7 +80,9 @@ pub(crate) fn named_by(world: &Snapshot, proxy: &Proxy, gateway: &Config<Gateway
         is_checked || CredentialRef::parse(resource).is_some_and(near)
     };
     let settings = gateway.spec.servers.iter().filter_map(|server| server.tls.as_ref());
-    settings.flat_map(resources).filter(|name| is_free(name)).map(Str::from).collect()
+    let backend = gateway.meta.annotations.get(BACKEND_CERTIFICATE_NOTE).filter(|_| is_checked);
+    let named = settings.flat_map(resources).filter(|name| is_free(name)).map(Str::from);
+    named.chain(backend.map(|name| Str::from(&**name))).collect()
 }
 
 fn is_converted(world: &Snapshot, gateway: &Config<Gateway>) -> bool {

@@ -13,6 +13,9 @@ use model::port::Protocol;
 
 use super::{GatewayPort, GatewayServer, MergedGateway, PortMap, is_passthrough, protocol};
 
+/// Set on Gateways that are converted from the Gateway API.
+const MISDIRECTED: &str = "internal.istio.io/misdirected-requests";
+
 /// The result of the merge so far.
 #[derive(Default)]
 pub(super) struct Merge {
@@ -57,6 +60,7 @@ impl Merge {
             gateway: format!("{}/{}", meta.namespace, meta.name).into(),
             route: route_name(server, number, meta),
             sni_hosts: sni_hosts(server),
+            detects_misdirected: meta.annotations.contains_key(MISDIRECTED) && is_tls(server) && is_http(server),
         });
         if self.taken.insert(number) {
             self.open(key, entry);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway as IstioGateway, Server};
 use model::config::Config;
+use model::credential_refs::BACKEND_CERTIFICATE_NOTE;
 use model::hashed::Hashed;
 use model::labels::selects;
 use model::names::{Namespace, Str};
@@ -35,6 +36,8 @@ pub struct MergedGateway {
     pub auto_passthrough_hosts: Option<BTreeSet<Str>>,
     /// Resource names of secrets that the gateways refer to and that this workload may therefore have.
     pub secrets: BTreeSet<Str>,
+    /// The one of them that is presented to backends.
+    pub backend_certificate: Option<Str>,
 }
 
 /// One port of one bind address, with the servers that share it.
@@ -60,6 +63,8 @@ pub struct GatewayServer {
     pub route: Str,
     /// Server names (SNI) of its TLS connections, sorted.
     pub sni_hosts: Vec<Str>,
+    /// Requests on its connections to a host of another HTTPS server of the port are answered with 421.
+    pub detects_misdirected: bool,
 }
 
 impl GatewayServer {
@@ -101,6 +106,7 @@ pub(crate) fn merged(world: &Snapshot, proxy: &Proxy, inbound: &[ServiceTarget])
     let mut merge = merge::Merge::default();
     let mut any = false;
     let mut secrets = BTreeSet::new();
+    let mut backend_certificate = None;
     let mut selected: Vec<_> = gateways.filter_map(|g| Some((g, ports_of(g, proxy, inbound)?))).collect();
     if world.settings.knobs.strict_gateway_merging {
         keep_apart(&mut selected);
@@ -108,9 +114,12 @@ pub(crate) fn merged(world: &Snapshot, proxy: &Proxy, inbound: &[ServiceTarget])
     for (gateway, ports) in selected {
         any = true;
         merge.add(gateway, &ports);
-        secrets.extend(credentials::named_by(world, proxy, gateway, owner(gateway)));
+        let named = credentials::named_by(world, proxy, gateway, owner(gateway));
+        let presented = gateway.meta.annotations.get(BACKEND_CERTIFICATE_NOTE).map(|name| Str::from(&**name));
+        backend_certificate = backend_certificate.or(presented.filter(|name| named.contains(name)));
+        secrets.extend(named);
     }
-    any.then(|| MergedGateway { secrets, ..merge.finish() })
+    any.then(|| MergedGateway { secrets, backend_certificate, ..merge.finish() })
 }
 
 /// Istio Gateways of other namespaces do not apply to the proxies of a Gateway API gateway that we deploy: their

@@ -3,8 +3,7 @@
 
 use serde_json::{Value, json};
 
-/// In the order of their names, as the API demands. Not supported: GatewayBackendClientCertificate,
-/// GatewayHTTPSListenerDetectMisdirectedRequests, MeshClusterIPMatching, UDPRoute.
+/// In the order of their names, as the API demands. Not supported: MeshClusterIPMatching, UDPRoute.
 const SUPPORTED: &[&str] = &[
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
@@ -12,9 +11,11 @@ const SUPPORTED: &[&str] = &[
     "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
     "GatewayFrontendClientCertificateValidation",
     "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
     "GatewayInfrastructurePropagation",
     "GatewayPort8080",
     "GatewayStaticAddresses",

@@ -18,12 +18,15 @@ use super::tracked::{TrackedSnapshot, all};
 use super::{Output, PARENTS, parent_note};
 use crate::config::gateway_api::{GROUP, Gateway, Listener, ListenerSet};
 use crate::config::{Config, Kind, Meta, Spec};
+use crate::credential_refs::BACKEND_CERTIFICATE_NOTE;
 use crate::hashed::Hashed;
 use crate::names::CredentialKind;
 
 const SERVICE_NOTE: &str = "internal.istio.io/gateway-service";
 const SEMANTICS_NOTE: &str = "internal.istio.io/gateway-semantics";
 const ACCOUNT_NOTE: &str = "internal.istio.io/service-account-name";
+/// Requests to a host of another HTTPS listener of the port are answered with 421.
+const MISDIRECTED_NOTE: &str = "internal.istio.io/misdirected-requests";
 const PARENT_NAMESPACE_NOTE: &str = "internal.istio.io/parent-namespace";
 
 /// Number of attached routes by listener: kind, namespace and name of the owner, and name of the listener.
@@ -245,6 +248,12 @@ impl GatewayContext<'_> {
             (SERVICE_NOTE, self.services.join(",")),
             (ACCOUNT_NOTE, self.account(snapshot)),
         ];
+        // Upstream does neither.
+        if snapshot.settings().knobs.deploy_gateways {
+            notes.push((MISDIRECTED_NOTE, "detect".to_owned()));
+            let certificate = tls::client_certificate(snapshot, &self.gateway.meta, &self.gateway.spec);
+            notes.extend(certificate.and_then(Result::ok).map(|name| (BACKEND_CERTIFICATE_NOTE, name)));
+        }
         if owner.kind == Kind::ListenerSet {
             notes.push((PARENT_NAMESPACE_NOTE, self.gateway.meta.namespace.to_string()));
         }
@@ -343,7 +352,7 @@ fn gateway_status(
         }
     }
     conditions.hold("ResolvedRefs", "ResolvedRefs", "All references resolved");
-    conditions.fail_if("ResolvedRefs", tls::client_certificate(snapshot, meta, spec));
+    conditions.fail_if("ResolvedRefs", tls::client_certificate(snapshot, meta, spec).and_then(Result::err));
     if spec.tls.validations().any(|v| v.mode == "AllowInsecureFallback") {
         let message = "Gateway is operating in AllowInsecureFallback mode for frontend validation";
         conditions.hold("InsecureFrontendValidationMode", "ConfigurationChanged", message);

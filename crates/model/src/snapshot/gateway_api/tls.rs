@@ -211,16 +211,19 @@ fn authority(
     Ok(format!("{scheme}://{namespace}/{}-cacert", reference.name))
 }
 
-/// The fault of the client certificate of a gateway, if any.
+/// The SDS name of the certificate that a gateway presents to backends, if it has one, or what is wrong with it.
 pub(super) fn client_certificate(
     snapshot: &TrackedSnapshot<'_>,
     meta: &Meta,
     gateway: &Gateway,
-) -> Option<ConditionFault> {
+) -> Option<Result<String, ConditionFault>> {
     const INVALID: &str = "InvalidClientCertificateRef";
     let reference = gateway.tls.backend.client_certificate_ref.as_ref()?;
     let owner = ListenerOwner { kind: Kind::KubernetesGateway, meta };
-    let fault = match usable_certificate(snapshot, owner, reference).err()? {
+    let Err(error) = usable_certificate(snapshot, owner, reference) else {
+        return Some(Ok(format!("kubernetes-gateway://{}/{}", namespace(owner, reference), reference.name)));
+    };
+    let fault = match error {
         CertificateError::Kind => ConditionFault::new(
             INVALID,
             format!("invalid clientCertificateRef {}, only secret is allowed", shown(reference)),
@@ -232,7 +235,7 @@ pub(super) fn client_certificate(
             ConditionFault::new(NOT_PERMITTED, not_granted("clientCertificateRef", owner, reference))
         }
     };
-    Some(fault)
+    Some(Err(fault))
 }
 
 fn granted(snapshot: &TrackedSnapshot<'_>, owner: ListenerOwner<'_>, reference: &SecretReference) -> bool {

@@ -61,6 +61,8 @@ pub struct ClusterContext {
     pub preserve_case: bool,
     /// The client's certificate files, used instead of mesh certificates.
     pub certificates: Option<ClientCertificateFiles>,
+    /// SDS name of the certificate that a gateway presents to backends whose rule names no other.
+    pub backend_certificate: Option<Str>,
     /// Whether the agent has separate SDS sockets for secrets of other providers and for files.
     pub credential_socket: bool,
     pub file_credential_socket: bool,
@@ -115,6 +117,7 @@ impl ClusterContext {
             features: ClusterFeatures::new(&settings.knobs, proxy),
             preserve_case: headers.and_then(|h| h.preserve_http1_header_case).unwrap_or(false),
             certificates: ClientCertificateFiles::of(proxy),
+            backend_certificate: view.gateway.as_ref().and_then(|gateway| gateway.backend_certificate.clone()),
             credential_socket: proxy.meta("credential") == Some("true"),
             file_credential_socket: proxy.meta("file-credential") == Some("true"),
         }

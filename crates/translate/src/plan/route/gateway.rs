@@ -1,7 +1,7 @@
 //! Route tables of a gateway, from its servers and the VirtualServices bound to them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{HttpRetry, Server};
@@ -26,6 +26,7 @@ pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
         hosts.add_server(server);
     }
     let mut virtual_hosts = hosts.virtual_hosts();
+    virtual_hosts.extend(misdirected(view, first, servers.into_iter().flatten(), &virtual_hosts));
     if virtual_hosts.is_empty() {
         virtual_hosts.push(Hashed::new(nothing_here(number(first))));
     }
@@ -35,14 +36,44 @@ pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
 
 /// A virtual host without routes: Envoy responds with 404.
 fn nothing_here(port: u16) -> VirtualHostPlan {
+    fixed(with_port("blackhole", port), vec!["*".into()], Vec::new())
+}
+
+fn fixed(name: String, domains: Vec<Str>, routes: Vec<RouteEntry>) -> VirtualHostPlan {
     VirtualHostPlan {
-        name: with_port("blackhole", port).into(),
-        domains: vec!["*".into()],
-        routes: Hashed::new(Vec::new()),
+        name: name.into(),
+        domains,
+        routes: Hashed::new(routes),
         attempt_count: false,
         session: None,
         require_tls: false,
     }
+}
+
+/// Virtual hosts for requests whose host belongs to another HTTPS server of the port: a client that reuses a connection
+/// must open its own one there (421). Own hosts without routes keep 404, as a wider host of another server may match too.
+fn misdirected<'s>(
+    view: &View,
+    first: &GatewayServer,
+    own: impl Iterator<Item = &'s Arc<GatewayServer>>,
+    routed: &[Hashed<VirtualHostPlan>],
+) -> Vec<Hashed<VirtualHostPlan>> {
+    let Some(gateway) = view.gateway.as_ref().filter(|_| first.detects_misdirected) else { return Vec::new() };
+    let ports = gateway.ports.iter().filter(|port| port.servers.iter().any(|server| server.route == first.route));
+    let others = ports.flat_map(|port| &port.servers).filter(|s| s.route != first.route && s.detects_misdirected);
+    let lower = |host: &Str| Str::from(host.to_lowercase());
+    let own: BTreeSet<Str> = own.flat_map(|server| server.sni_hosts.iter().map(lower)).collect();
+    let routed: BTreeSet<Str> = routed.iter().flat_map(|host| host.domains.iter().cloned()).collect();
+    let mut theirs: BTreeSet<Str> = others.flat_map(|server| server.sni_hosts.iter().map(lower)).collect();
+    theirs.retain(|host| !own.contains(host) && !routed.contains(host));
+    if theirs.is_empty() {
+        return Vec::new();
+    }
+    let port = number(first);
+    let unrouted: Vec<Str> = own.difference(&routed).cloned().collect();
+    let elsewhere = fixed(with_port("misdirected", port), theirs.into_iter().collect(), vec![RouteEntry::Misdirected]);
+    let here = fixed(with_port("unrouted", port), unrouted, Vec::new());
+    [here, elsewhere].into_iter().filter(|host| !host.domains.is_empty()).map(Hashed::new).collect()
 }
 
 /// Builds the virtual hosts of one table.

@@ -59,6 +59,8 @@ pub enum RouteEntry {
     Passthrough { name: &'static str, cluster: Str, forwarded_host: bool },
     /// Unknown hosts are rejected.
     BlackHole,
+    /// Hosts of another server of the port, which has its own connections.
+    Misdirected,
 }
 
 /// Routes all requests to one cluster.

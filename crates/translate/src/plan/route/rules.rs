@@ -50,7 +50,9 @@ pub(super) fn routes(context: &RouteContext<'_>, rule: &VirtualServiceRule) -> V
 pub(super) fn is_catch_all(entry: &RouteEntry) -> bool {
     match entry {
         RouteEntry::Rule(rule) => rule.condition().is_none_or(|request| takes_everything(request, rule.semantics)),
-        RouteEntry::Default(_) | RouteEntry::Passthrough { .. } | RouteEntry::BlackHole => true,
+        RouteEntry::Default(_) | RouteEntry::Passthrough { .. } | RouteEntry::BlackHole | RouteEntry::Misdirected => {
+            true
+        }
     }
 }
 

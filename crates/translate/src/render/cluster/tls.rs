@@ -213,6 +213,11 @@ impl TlsOrigination<'_> {
         } else {
             self.use_credential(&mut common, settings, &names);
         }
+        if let (TlSmode::Simple, Some(name), Some(_)) = (settings.mode(), &self.context.backend_certificate, self.plan)
+        {
+            let secret = secrets::from_credential(name, self.context.credential_socket);
+            common.tls_certificate_sds_secret_configs = vec![secret];
+        }
         self.apply_mesh_defaults(&mut common);
         if http::http2_options(draft).is_some() {
             common.alpn_protocols = vec!["h2".to_owned()];

@@ -24,6 +24,9 @@ use crate::plan::route::{
 
 /// Size limit of direct response bodies, as large as Istio's API allows. Envoy's default is 4 KiB.
 const DIRECT_RESPONSE_LIMIT: u32 = 1024 * 1024;
+const MISDIRECTED: &str = "misdirected";
+/// Status of requests to hosts of another server of the port.
+const MISDIRECTED_REQUEST: u32 = 421;
 /// Status of requests to blocked hosts.
 const BAD_GATEWAY: u32 = 502;
 const DEFAULT_ROUTE: &str = "default";
@@ -87,6 +90,10 @@ fn entry(plan: &RouteEntry) -> Route {
         RouteEntry::BlackHole => {
             let action = DirectResponseAction { status: BAD_GATEWAY, ..DirectResponseAction::default() };
             Route { action: Some(Action::DirectResponse(action)), ..named(names::BLOCK_ALL) }
+        }
+        RouteEntry::Misdirected => {
+            let action = DirectResponseAction { status: MISDIRECTED_REQUEST, ..DirectResponseAction::default() };
+            Route { action: Some(Action::DirectResponse(action)), ..named(MISDIRECTED) }
         }
     }
 }
