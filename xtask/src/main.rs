@@ -34,7 +34,7 @@ usage: cargo xtask COMMAND
             the short test of a whole mesh in such a cluster
   compare [--services N] [--seed N]
             istiod and ours side by side on one API server, differences printed
-  conformance [--test NAME] [--only REGEX] [--report DIR] [--cluster NAME]
+  conformance [--test NAME] [--only REGEX] [--profiles LIST] [--report DIR] [--cluster NAME] [--server pilotage|istiod]
             the published suite of the Gateway API in such a cluster, with a report; needs root
   cases import DIR [TOPIC...]
             copy recorded cases into tests/cases
@@ -51,7 +51,7 @@ usage: cargo xtask COMMAND
             set the version, close the changelog, commit, tag, and pack target/dist
   setup [NAME...]
             obtain the real servers that tests run against, or those named
-  stories [--cluster NAME] [NAME...]
+  stories [--cluster NAME] [--server pilotage|istiod] [NAME...]
             end-to-end stories in such a cluster, under load; needs root
   soak [--minutes N] [--proxies N]
             a mixed load on one server for an hour; prints the growth of its memory and draws it

@@ -1,5 +1,6 @@
 //! `cargo xtask cluster check`: the short form that `make test` runs. A cluster starts, Pilotage is installed from the chart,
-//! deploys a gateway that serves, injects pods that use mutual TLS only, and passes a few tests of the published suite.
+//! deploys a gateway that serves, injects pods that use mutual TLS only, keeps to a quota, and passes a few tests of the
+//! published suite. The end of the cluster leaves nothing behind.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,12 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::{self, ChartRelease, Cluster, Lifetime, MachineOptions, ask};
-use crate::conformance;
+use crate::{conformance, stories};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 /// One test of each kind of route and of the mesh.
 const TESTS: &str = "^(HTTPRouteSimpleSameNamespace|HTTPRouteWeight|TLSRouteSimpleSameNamespace|GRPCExactMethodMatching|\
-    TCPRouteParentRefPortAndSectionName|GatewayModifyListeners|MeshBasic|MeshTrafficSplit)$";
+    TCPRouteParentRefPortAndSectionName|GatewayModifyListeners|MeshBasic|MeshTrafficSplit|\
+    HTTPRouteHTTPSListenerDetectMisdirectedRequests|GatewayTLSBackendClientCertificate)$";
 
 const DOCUMENTS: &str = r#"
 apiVersion: v1
@@ -94,6 +96,12 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     cluster.kubectl(&["delete", "namespace", "shop", "plain"])?;
     conformance::run(root, &["--cluster", &options.name, "--only", TESTS])?;
     said("the suite's tests pass");
+    stories::quota(&cluster)?;
+    said("a Gateway over the quota says so, and is deployed when the quota is raised");
+    let traces = cluster.traces()?;
+    drop(cluster);
+    traces.require_none()?;
+    said("nothing of the cluster is left");
     Ok(())
 }
 

@@ -18,6 +18,9 @@ import (
 
 const retryAfter = 300 * time.Millisecond
 
+// flappingAnnotation makes a running pod unready and ready again, in turns of this duration, whatever its probes say.
+const flappingAnnotation = "cluster/flapping"
+
 // pod is one pod from its binding to its end, run as a kubelet does: volumes, network, init containers in order, sidecars
 // before the application, and the other way round at the end.
 type pod struct {
@@ -35,6 +38,7 @@ type pod struct {
 	containers []*container // init containers first
 	phase      corev1.PodPhase
 	startTime  metav1.Time
+	unready    bool // for the moment, because it flaps
 	changed    chan struct{}
 	tokens     map[string]issued // used by one goroutine at a time
 }
@@ -168,6 +172,9 @@ func (p *pod) live() {
 	p.mutex.Lock()
 	p.phase = corev1.PodRunning
 	p.mutex.Unlock()
+	if turn, err := time.ParseDuration(p.object.Annotations[flappingAnnotation]); err == nil && turn > 0 {
+		go p.flap(turn)
+	}
 	var mains sync.WaitGroup
 	for _, c := range p.containers {
 		if c.kind != mainContainer {
@@ -191,6 +198,23 @@ func (p *pod) live() {
 	case <-completed:
 		if p.ctx.Err() == nil {
 			p.finish()
+		}
+	}
+}
+
+// flap changes the readiness of the pod until its end.
+func (p *pod) flap(turn time.Duration) {
+	ticker := time.NewTicker(turn)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			p.mutex.Lock()
+			p.unready = !p.unready
+			p.mutex.Unlock()
+			p.notify()
+		case <-p.ctx.Done():
+			return
 		}
 	}
 }
@@ -295,7 +319,7 @@ func (p *pod) status() corev1.PodStatus {
 		}
 		ready = ready && (c.kind == initContainer || c.isReady())
 	}
-	ready = ready && p.ctx.Err() == nil
+	ready = ready && p.ctx.Err() == nil && !p.unready
 	truth := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}
 	for kind, value := range map[corev1.PodConditionType]bool{corev1.PodScheduled: true, corev1.PodInitialized: initialized,
 		corev1.ContainersReady: ready, corev1.PodReady: ready} {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::machine::{Cluster, output};
@@ -13,6 +13,33 @@ use crate::setup;
 pub(crate) fn gateway_api(cluster: &Cluster) -> Result<()> {
     cluster.apply(&fs::read_to_string(setup::path("gateway-api.yaml")?)?)?;
     cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=120s"]).map(drop)
+}
+
+/// The control plane of a cluster that is started for one command.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum ControlPlaneKind {
+    #[default]
+    Pilotage,
+    Istiod,
+}
+
+impl ControlPlaneKind {
+    pub(crate) fn parse(text: &str) -> Result<ControlPlaneKind> {
+        match text {
+            "pilotage" => Ok(ControlPlaneKind::Pilotage),
+            "istiod" => Ok(ControlPlaneKind::Istiod),
+            _ => bail!("unknown control plane {text:?}: pilotage or istiod"),
+        }
+    }
+
+    /// Installs it with defaults, the definitions of the Gateway API first.
+    pub(crate) fn install(self, cluster: &Cluster) -> Result<()> {
+        gateway_api(cluster)?;
+        match self {
+            ControlPlaneKind::Pilotage => ChartRelease::default().install(cluster),
+            ControlPlaneKind::Istiod => super::install_istiod(cluster, ""),
+        }
+    }
 }
 
 /// What is installed, as values of the chart over our own defaults.
@@ -44,7 +71,11 @@ impl ChartRelease {
     /// Installs or upgrades the release and waits until it is ready.
     pub(crate) fn install(&self, cluster: &Cluster) -> Result<()> {
         let mut helm = Command::new(setup::path("helm")?);
-        helm.args(["upgrade", "--install", "pilotage", "--namespace=istio-system", "--create-namespace"]);
+        let name = match self.values["revision"].as_str() {
+            Some(revision) => format!("pilotage-{revision}"),
+            None => "pilotage".to_owned(),
+        };
+        helm.args(["upgrade", "--install", &name, "--namespace=istio-system", "--create-namespace"]);
         helm.args(["--wait", "--timeout=5m", "--values=-"]).arg(cluster.root().join("deploy/chart"));
         helm.env("KUBECONFIG", cluster.kubeconfig());
         output(helm, &self.values.to_string()).context("helm upgrade --install")?;

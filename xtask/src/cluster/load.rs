@@ -72,6 +72,11 @@ impl<'a> Load<'a> {
             "spec": {"containers": [{"name": CONTAINER, "image": "mesh/app", "args": arguments}]},
         });
         cluster.apply(&pod.to_string())?;
+        Load::running(cluster, namespace, name)
+    }
+
+    /// The client of a pod that was applied; waits for its first success.
+    pub(crate) fn running(cluster: &'a Cluster, namespace: &str, name: &str) -> Result<Load<'a>> {
         let load = Load { cluster, namespace: namespace.to_owned(), name: name.to_owned() };
         cluster.until("the first success", START, || {
             let counts = load.counts()?;

@@ -144,6 +144,10 @@ impl Cluster {
         self.folder.join("kubeconfig")
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

@@ -1,16 +1,21 @@
 //! `cargo xtask cluster`: a Kubernetes cluster on this machine with Pilotage installed from the chart. `machine.rs` starts and
-//! stops it, `install.rs` installs into it, `load.rs` sends requests in it.
+//! stops it, `install.rs` and `istiod.rs` install a control plane into it, `load.rs` sends requests in it, `usage.rs` reads what
+//! a program has used, `traces.rs` checks that nothing is left.
 //! The program that runs the cluster is `tools/servers/cluster`.
 
 mod install;
+mod istiod;
 mod load;
 mod machine;
+mod traces;
+mod usage;
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
-pub(crate) use self::install::{ChartRelease, gateway_api};
+pub(crate) use self::install::{ChartRelease, ControlPlaneKind, gateway_api};
+pub(crate) use self::istiod::install_istiod;
 pub(crate) use self::load::{Load, LoadCounts, ask};
 pub(crate) use self::machine::{Cluster, Lifetime, MachineOptions};
 

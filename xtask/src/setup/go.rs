@@ -81,9 +81,7 @@ pub(crate) fn files(wanted: &ModuleFiles, root: &Path, cache: &Path) -> Result<P
     if file.is_file() {
         return Ok(file);
     }
-    tool(go(&module).args(["mod", "download", wanted.path]))?;
-    let listed = go(&module).args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", wanted.path]).output()?;
-    let source = PathBuf::from(String::from_utf8(listed.stdout)?.trim()).join(wanted.folder);
+    let source = module_folder(&module, wanted.path)?.join(wanted.folder);
     let mut names: Vec<PathBuf> = fs::read_dir(&source)
         .with_context(|| format!("could not list {}", source.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -100,6 +98,13 @@ pub(crate) fn files(wanted: &ModuleFiles, root: &Path, cache: &Path) -> Result<P
     fs::create_dir_all(&folder)?;
     fs::rename(&fresh, &file)?;
     Ok(file)
+}
+
+/// The folder of a module that the module in `pins` names, downloaded if it is missing.
+pub(crate) fn module_folder(pins: &Path, path: &str) -> Result<PathBuf> {
+    tool(go(pins).args(["mod", "download", path]))?;
+    let listed = go(pins).args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path]).output()?;
+    Ok(PathBuf::from(String::from_utf8(listed.stdout)?.trim()))
 }
 
 fn go(module: &Path) -> Command {

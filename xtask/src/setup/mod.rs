@@ -129,6 +129,11 @@ pub(crate) fn path(name: &str) -> Result<PathBuf> {
     Ok(cache()?.join("bin").join(name))
 }
 
+/// The folder of Istio's source in the version of istiod: it has the charts.
+pub(crate) fn istio_source(root: &Path) -> Result<PathBuf> {
+    go::module_folder(&root.join("tools/servers/istio"), "istio.io/istio")
+}
+
 pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let user = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|h| h.join(".cache")));

@@ -3,6 +3,8 @@
 
 mod clusters;
 mod gateways;
+mod moves;
+mod pods;
 mod rolling;
 mod shop;
 mod tour;
@@ -10,26 +12,53 @@ mod tour;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::cluster::{self, ChartRelease, Cluster, Lifetime, MachineOptions};
+use crate::cluster::{Cluster, ControlPlaneKind, Lifetime, MachineOptions};
 
 /// A story: what happens while requests are sent. Its result is printed as a table.
 struct Story {
     name: &'static str,
-    run: fn(&Cluster) -> Result<Vec<StoryRow>>,
+    run: StoryPlace,
+}
+
+/// Where a story is played.
+enum StoryPlace {
+    /// In a cluster with the shop, which stories share.
+    Shop(fn(&Cluster) -> Result<Vec<StoryRow>>),
+    /// In clusters that it starts under the given name.
+    Own(fn(&Path, &str) -> Result<Vec<StoryRow>>),
 }
 
 const STORIES: &[Story] = &[
-    Story { name: "tour", run: tour::run },
-    Story { name: "application", run: rolling::application },
-    Story { name: "gateway", run: rolling::gateway },
-    Story { name: "control-plane", run: rolling::control_plane },
-    Story { name: "kill", run: rolling::kill },
-    Story { name: "two-clusters", run: clusters::run },
-    Story { name: "quota", run: gateways::quota },
-    Story { name: "many-gateways", run: gateways::many },
+    shop("tour", tour::run),
+    shop("application", rolling::application),
+    shop("gateway", rolling::gateway),
+    shop("control-plane", rolling::control_plane),
+    shop("kill", rolling::kill),
+    shop("drain", pods::drain),
+    shop("flapping", pods::flapping),
+    shop("job", pods::job),
+    shop("dns", pods::dns),
+    shop("quota", gateways::quota),
+    shop("many-gateways", gateways::many),
+    own("two-clusters", clusters::run),
+    own("canary", moves::canary),
+    own("migration", moves::migration),
 ];
+
+const fn shop(name: &'static str, run: fn(&Cluster) -> Result<Vec<StoryRow>>) -> Story {
+    Story { name, run: StoryPlace::Shop(run) }
+}
+
+const fn own(name: &'static str, run: fn(&Path, &str) -> Result<Vec<StoryRow>>) -> Story {
+    Story { name, run: StoryPlace::Own(run) }
+}
+
+/// The story of a quota, as a part of the short test.
+pub(crate) fn quota(cluster: &Cluster) -> Result<()> {
+    gateways::quota(cluster).map(drop)
+}
 
 /// One row of the table.
 #[derive(Debug)]
@@ -42,34 +71,76 @@ struct StoryRow {
     note: String,
 }
 
-/// Runs the named stories, or all, one after the other in one cluster.
-pub(crate) fn run(root: &Path, args: &[&str]) -> Result<()> {
-    let (running, names) = match args {
-        ["--cluster", name, names @ ..] => (Some(*name), names),
-        names => (None, names),
-    };
-    if let Some(unknown) = names.iter().find(|name| STORIES.iter().all(|story| story.name != **name)) {
-        let known: Vec<&str> = STORIES.iter().map(|story| story.name).collect();
-        bail!("no story is called {unknown:?}; there are {}", known.join(", "));
-    }
-    let cluster = match running {
-        Some(name) => match Cluster::running(&MachineOptions::named(name).folder())? {
-            Some(cluster) => cluster,
-            None => bail!("cluster {name} is not running"),
-        },
-        None => {
-            let started = Cluster::start(root, &MachineOptions::named("stories"), Lifetime::Ours)?;
-            cluster::gateway_api(&started)?;
-            ChartRelease::default().install(&started)?;
-            started
+/// What to play, and where.
+#[derive(Default)]
+struct StoryOptions<'a> {
+    /// Name of a running cluster to use.
+    cluster: Option<&'a str>,
+    /// What to install into a new one.
+    server: ControlPlaneKind,
+    /// Names of stories; all if empty.
+    names: Vec<&'a str>,
+}
+
+impl<'a> StoryOptions<'a> {
+    fn parse(args: &[&'a str]) -> Result<StoryOptions<'a>> {
+        let mut options = StoryOptions::default();
+        let mut rest = args.iter();
+        while let Some(argument) = rest.next() {
+            let mut value = || rest.next().copied().with_context(|| format!("{argument} needs a value"));
+            match *argument {
+                "--cluster" => options.cluster = Some(value()?),
+                "--server" => options.server = ControlPlaneKind::parse(value()?)?,
+                name if STORIES.iter().any(|story| story.name == name) => options.names.push(name),
+                unknown => {
+                    let known: Vec<&str> = STORIES.iter().map(|story| story.name).collect();
+                    bail!("no story is called {unknown:?}; there are {}", known.join(", "));
+                }
+            }
         }
-    };
-    shop::install(&cluster)?;
+        Ok(options)
+    }
+
+    fn stories(&self) -> impl Iterator<Item = &'static Story> {
+        STORIES.iter().filter(|story| self.names.is_empty() || self.names.contains(&story.name))
+    }
+
+    /// The cluster that stories share, with the shop.
+    fn shop(&self, root: &Path) -> Result<Cluster> {
+        let cluster = match self.cluster {
+            Some(name) => Cluster::running(&MachineOptions::named(name).folder())?
+                .with_context(|| format!("cluster {name} is not running"))?,
+            None => {
+                let name = format!("stories-{}", std::process::id());
+                let started = Cluster::start(root, &MachineOptions::named(&name), Lifetime::Ours)?;
+                self.server.install(&started)?;
+                started
+            }
+        };
+        shop::install(&cluster)?;
+        Ok(cluster)
+    }
+}
+
+/// Runs the named stories, or all, one after the other.
+pub(crate) fn run(root: &Path, args: &[&str]) -> Result<()> {
+    let options = StoryOptions::parse(args)?;
+    let begin = Instant::now();
+    let mut shop = None;
     let mut failed = Vec::new();
     println!("| story | step | requests | failures | longest gap | seen |\n|---|---|---|---|---|---|");
-    for story in STORIES.iter().filter(|story| names.is_empty() || names.contains(&story.name)) {
+    for story in options.stories() {
         let start = Instant::now();
-        match (story.run)(&cluster) {
+        let played = match story.run {
+            StoryPlace::Own(run) => run(root, &format!("{}-{}", story.name, std::process::id())),
+            StoryPlace::Shop(run) => {
+                if shop.is_none() {
+                    shop = Some(options.shop(root)?);
+                }
+                shop.as_ref().context("no cluster").and_then(|cluster| measured(cluster, run))
+            }
+        };
+        match played {
             Ok(rows) => {
                 for StoryRow { step, requests, failures, gap_ms, note } in rows {
                     println!("| {} | {step} | {requests} | {failures} | {gap_ms} ms | {note} |", story.name);
@@ -82,8 +153,29 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<()> {
             }
         }
     }
+    println!("{:.0} s in all", begin.elapsed().as_secs_f64());
     if !failed.is_empty() {
         bail!("stories that failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Plays a story and adds what the control plane used for it. Of a replica that has ended meanwhile nothing is known.
+fn measured(cluster: &Cluster, run: fn(&Cluster) -> Result<Vec<StoryRow>>) -> Result<Vec<StoryRow>> {
+    let before = cluster.usage("pilot-discovery")?;
+    let mut rows = run(cluster)?;
+    let after = cluster.usage("pilot-discovery")?;
+    rows.push(StoryRow {
+        step: "control plane".to_owned(),
+        requests: 0,
+        failures: 0,
+        gap_ms: 0,
+        note: format!(
+            "{:.2} s of CPU; memory {:.0} MiB, at most {:.0} MiB",
+            after.cpu_seconds - before.cpu_seconds,
+            after.resident_mib,
+            after.peak_mib
+        ),
+    });
+    Ok(rows)
 }

@@ -35,6 +35,11 @@ pub(super) fn rolled_out(cluster: &Cluster, namespace: &str, deployment: &str) -
 pub(super) fn restart(cluster: &Cluster, namespace: &str, deployment: &str) -> Result<()> {
     cluster.kubectl(&["rollout", "restart", "-n", namespace, &format!("deployment/{deployment}")])?;
     rolled_out(cluster, namespace, deployment)?;
+    ending(cluster, namespace)
+}
+
+/// Waits until no pod of a namespace is ending.
+pub(super) fn ending(cluster: &Cluster, namespace: &str) -> Result<()> {
     cluster.until("the end of old pods", PATIENCE, || {
         let list = cluster.get(&["pods", "-n", namespace])?;
         let mut pods = list["items"].as_array().into_iter().flatten();

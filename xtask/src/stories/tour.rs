@@ -25,11 +25,14 @@ const STEPS: &[TourStep] = &[
     TourStep { name: "mirror", documents: MIRROR, check: mirror },
     TourStep { name: "egress by ServiceEntry", documents: EGRESS, check: egress },
     TourStep { name: "ingress by Gateway API", documents: "", check: ingress },
+    TourStep { name: "ingress by Gateway", documents: EDGE, check: edge },
     TourStep { name: "AuthorizationPolicy", documents: DENY, check: deny },
     TourStep { name: "RequestAuthentication", documents: TOKENS, check: tokens },
 ];
 
-/// Routes of the tour match a path, so that the requests of the load are not affected by them.
+/// Requests of the load: steps change how these paths are routed, retried, limited and mirrored, but not their success.
+const LOAD: &str = "-url=http://cart/,http://cart/canary,http://cart/mirror,http://cart/delay/10ms,http://cart/flaky/1,http://cart/other";
+/// Routes of the tour match a path.
 const CANARY: &str = r#"
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -141,6 +144,39 @@ spec:
   resolution: DNS
   ports: [{number: 80, name: http, protocol: HTTP}]
 "#;
+/// A gateway that the user deploys; injection fills its container.
+const EDGE: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: edge, namespace: shop}
+spec: {type: LoadBalancer, selector: {istio: edge}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {matchLabels: {istio: edge}}
+  template:
+    metadata:
+      labels: {istio: edge, sidecar.istio.io/inject: "true"}
+      annotations: {inject.istio.io/templates: gateway}
+    spec: {containers: [{name: istio-proxy, image: auto}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {istio: edge}
+  servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [edge.example]}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: edge, namespace: shop}
+spec:
+  hosts: [edge.example]
+  gateways: [edge]
+  http: [{route: [{destination: {host: cart}}]}]
+"#;
 const DENY: &str = r#"
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -181,9 +217,9 @@ spec:
   rules: [{from: [{source: {notRequestPrincipals: ["tour/*"]}}], to: [{operation: {paths: ["/account*"]}}]}]
 "#;
 
-/// Takes every step while a client sends requests that no step may affect.
+/// Takes every step while a client sends requests that must succeed before, during and after it.
 pub(super) fn run(cluster: &Cluster) -> Result<Vec<StoryRow>> {
-    let load = Load::start(cluster, "shop", "load-tour", &["-url=http://cart/", "-rate=50"])?;
+    let load = Load::start(cluster, "shop", "load-tour", &[LOAD, "-rate=50"])?;
     let mut rows = Vec::new();
     for step in STEPS {
         let before = load.send(1)?;
@@ -207,7 +243,7 @@ pub(super) fn run(cluster: &Cluster) -> Result<Vec<StoryRow>> {
     }
     let all = load.finish()?;
     if all.failures > 0 {
-        bail!("{} of {} requests that no step concerns failed: {}; {rows:?}", all.failures, all.requests, all.latest);
+        bail!("{} of {} requests failed: {}; {rows:?}", all.failures, all.requests, all.latest);
     }
     Ok(rows)
 }
@@ -275,6 +311,17 @@ fn ingress(cluster: &Cluster) -> Result<String> {
     let got = from_outside(cluster, &front(cluster)?, &["-fresh"])?;
     require(got.failures == 0, &got)?;
     Ok(format!("{} pods answered", got.pods()))
+}
+
+fn edge(cluster: &Cluster) -> Result<String> {
+    let service = cluster.get(&["service", "edge", "-n", "shop"])?;
+    let address = service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().unwrap_or_default();
+    let url = format!("http://{address}/");
+    let got = from_outside(cluster, &url, &["-fresh", "-header=Host: edge.example"])?;
+    require(got.failures == 0, &got)?;
+    let other = from_outside(cluster, &url, &["-total=3", "-header=Host: other.example", "-expect=404"])?;
+    require(other.failures == 0, &other)?;
+    Ok(format!("{} pods answered, other hosts 404", got.pods()))
 }
 
 fn deny(cluster: &Cluster) -> Result<String> {

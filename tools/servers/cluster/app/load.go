@@ -37,7 +37,7 @@ func (h *headers) Set(text string) error {
 // load sends requests at a steady rate. Requests that are late are sent nevertheless, so an outage is counted in full.
 func load(ctx context.Context, arguments []string) error {
 	flags := flag.NewFlagSet("load", flag.ExitOnError)
-	url := flags.String("url", "", "where to send requests")
+	urls := flags.String("url", "", "where to send requests; several, separated by commas, take turns")
 	rate := flags.Int("rate", 50, "requests a second")
 	fresh := flags.Bool("fresh", false, "a new connection for each request")
 	limit := flags.Duration("timeout", 5*time.Second, "of one request")
@@ -51,9 +51,10 @@ func load(ctx context.Context, arguments []string) error {
 	all := counts{Codes: map[int]int64{}, Versions: map[string]int64{}, Pods: map[string]int64{}}
 	var mutex sync.Mutex
 	last := time.Now()
-	send := func() {
+	targets := strings.Split(*urls, ",")
+	send := func(url string) {
 		began := time.Now()
-		code, got, err := request(client, *url, extra)
+		code, got, err := request(client, url, extra)
 		mutex.Lock()
 		defer mutex.Unlock()
 		all.Codes[code]++
@@ -65,7 +66,8 @@ func load(ctx context.Context, arguments []string) error {
 		}
 		if code != *expect {
 			all.Failures++
-			all.Latest = fmt.Sprintf("%s: status %d: %v", time.Now().UTC().Format(time.TimeOnly), code, err)
+			all.Latest = fmt.Sprintf("%s: %s after %d ms: status %d: %v", time.Now().UTC().Format(time.TimeOnly), url,
+				time.Since(began).Milliseconds(), code, err)
 			return
 		}
 		all.GapMillis = max(all.GapMillis, time.Since(last).Milliseconds())
@@ -82,12 +84,13 @@ func load(ctx context.Context, arguments []string) error {
 		select {
 		case <-tick.C:
 			mutex.Lock()
+			url := targets[all.Requests%int64(len(targets))]
 			all.Requests++
 			mutex.Unlock()
 			sending.Add(1)
 			go func() {
 				defer sending.Done()
-				send()
+				send(url)
 			}()
 		case <-show.C:
 			print()

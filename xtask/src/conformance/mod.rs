@@ -1,5 +1,8 @@
 //! `cargo xtask conformance`: the published suite of the Gateway API against Pilotage in a cluster. Gateways are deployed,
-//! proxies injected and certificates issued by Pilotage itself. What is tested is what the GatewayClass claims.
+//! proxies injected and certificates issued by Pilotage itself. What is tested is what the GatewayClass claims. For comparison
+//! istiod can be tested in the same way. `report.rs` writes the table of counts.
+
+mod report;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::{self, ChartRelease, Cluster, Lifetime, MachineOptions};
+use self::report::ConformanceRun;
+use crate::cluster::{Cluster, ControlPlaneKind, Lifetime, MachineOptions};
 use crate::setup;
 
 const PROFILES: &str = "GATEWAY-HTTP,GATEWAY-TLS,GATEWAY-GRPC,GATEWAY-TCP,MESH-HTTP,MESH-GRPC";
@@ -28,6 +32,26 @@ struct ConformanceOptions {
     report: Option<PathBuf>,
     /// Name of a running cluster to use.
     cluster: Option<String>,
+    /// What to install into a new cluster.
+    server: ControlPlaneKind,
+    /// Profiles of the suite, separated by commas; by default all.
+    profiles: Option<String>,
+}
+
+impl ConformanceOptions {
+    /// Whether the result is the report of this project.
+    fn is_whole(&self) -> bool {
+        let is_all = self.test.is_none() && self.only.is_none() && self.profiles.is_none();
+        is_all && self.server == ControlPlaneKind::Pilotage
+    }
+
+    /// A name for clusters and files; several runs with different servers do not meet.
+    fn name(&self) -> &'static str {
+        match self.server {
+            ControlPlaneKind::Pilotage => "conformance",
+            ControlPlaneKind::Istiod => "conformance-istiod",
+        }
+    }
 }
 
 /// Result of one test of the suite.
@@ -49,9 +73,8 @@ pub(crate) fn run(root: &Path, flags: &[&str]) -> Result<()> {
         Some(name) => Cluster::running(&MachineOptions::named(name).folder())?
             .with_context(|| format!("cluster {name} is not running"))?,
         None => {
-            let started = Cluster::start(root, &MachineOptions::named("conformance"), Lifetime::Ours)?;
-            cluster::gateway_api(&started)?;
-            ChartRelease::default().install(&started)?;
+            let started = Cluster::start(root, &MachineOptions::named(options.name()), Lifetime::Ours)?;
+            options.server.install(&started)?;
             started
         }
     };
@@ -62,6 +85,14 @@ pub(crate) fn run(root: &Path, flags: &[&str]) -> Result<()> {
         println!("{} {} {:.1} s", if result.passed { "pass" } else { "FAIL" }, result.name, result.seconds);
     }
     let passed = results.len() - failed.len();
+    if options.is_whole() && !results.is_empty() {
+        let seconds = start.elapsed().as_secs_f64();
+        report::write_table(
+            root,
+            &report_file(root, &options),
+            &ConformanceRun { passed, failed: failed.len(), seconds },
+        )?;
+    }
     println!("conformance {SUITE}: {passed} of {} passed in {:.0} s", results.len(), start.elapsed().as_secs_f64());
     if results.is_empty() || !failed.is_empty() {
         bail!("{} of {} tests failed; the log is in target/conformance", failed.len(), results.len());
@@ -79,7 +110,9 @@ fn parse(flags: &[&str]) -> Result<ConformanceOptions> {
             "--only" => options.only = Some(value),
             "--report" => options.report = Some(value.into()),
             "--cluster" => options.cluster = Some(value),
-            _ => bail!("unknown flag {flag}: --test, --only, --report or --cluster"),
+            "--server" => options.server = ControlPlaneKind::parse(&value)?,
+            "--profiles" => options.profiles = Some(value),
+            _ => bail!("unknown flag {flag}: --test, --only, --report, --cluster, --server or --profiles"),
         }
     }
     Ok(options)
@@ -91,18 +124,22 @@ fn suite(root: &Path, cluster: &Cluster, options: &ConformanceOptions) -> Result
     fs::create_dir_all(&work)?;
     // Several clusters may be tested at once.
     let log = work.join(format!("{}.log", cluster.name()));
-    let is_whole = options.test.is_none() && options.only.is_none();
-    let folder = options.report.clone().unwrap_or_else(|| root.join("docs/conformance"));
-    let report = if is_whole { folder.join(format!("gateway-api-{SUITE}.yaml")) } else { log.with_extension("yaml") };
+    let is_whole = options.is_whole();
+    let report = if is_whole { report_file(root, options) } else { log.with_extension("yaml") };
     if let Some(folder) = report.parent() {
         fs::create_dir_all(folder)?;
     }
-    let features = claimed(cluster)?;
+    let features = match options.server {
+        ControlPlaneKind::Pilotage => claimed(cluster)?,
+        // It writes no list: both are asked for the same.
+        ControlPlaneKind::Istiod => our_features(root)?,
+    };
     let mut command = cluster.inside(&setup::path("gateway-api-suite")?)?;
     command.current_dir(&work).args(["-test.v", "-test.timeout=60m"]);
     command.arg(format!("-test.run=TestConformance/{}", options.only.as_deref().unwrap_or_default()));
     command.arg(format!("--gateway-class={CLASS}")).arg(format!("--supported-features={}", features.join(",")));
-    command.arg(format!("--conformance-profiles={PROFILES}")).arg("--allow-crds-mismatch");
+    let profiles = options.profiles.as_deref().unwrap_or(PROFILES);
+    command.arg(format!("--conformance-profiles={profiles}")).arg("--allow-crds-mismatch");
     command.arg("--conformance-options-file").arg(root.join("tools/servers/gateway-api/options.yaml"));
     command.arg("--report-output").arg(&report).arg("--cleanup-base-resources=false");
     command.args(["--organization=pilotage", "--project=pilotage", "--url=https://pilotage.example"]);
@@ -125,6 +162,12 @@ fn suite(root: &Path, cluster: &Cluster, options: &ConformanceOptions) -> Result
     Ok(results)
 }
 
+/// The report of a whole run.
+fn report_file(root: &Path, options: &ConformanceOptions) -> PathBuf {
+    let folder = options.report.clone().unwrap_or_else(|| root.join("docs/conformance"));
+    folder.join(format!("gateway-api-{SUITE}.yaml"))
+}
+
 /// Features that the class claims, when it is accepted.
 fn claimed(cluster: &Cluster) -> Result<Vec<String>> {
     cluster.until("the features of the GatewayClass", READY, || {
@@ -132,6 +175,13 @@ fn claimed(cluster: &Cluster) -> Result<Vec<String>> {
         let features = class["status"]["supportedFeatures"].as_array().context("the class claims no feature")?;
         Ok(features.iter().filter_map(|feature| Some(feature["name"].as_str()?.to_owned())).collect())
     })
+}
+
+/// The features that Pilotage claims, from its table.
+fn our_features(root: &Path) -> Result<Vec<String>> {
+    let table = fs::read_to_string(root.join("crates/model/src/snapshot/gateway_api/features.rs"))?;
+    let names = table.lines().filter_map(|line| line.strip_prefix("    \"")?.strip_suffix("\","));
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// Lines such as "    --- PASS: TestConformance/HTTPRouteRetry (3.02s)".
