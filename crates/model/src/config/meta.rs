@@ -37,6 +37,7 @@ pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<M
         created,
         resource_version: resource_version.into(),
         keeps_status: false,
+        is_of_other_revision: false,
         auto_addresses: Vec::new(),
         health: None,
         generation: entries.get("generation").and_then(Value::as_i64).unwrap_or_default(),

@@ -296,6 +296,9 @@ pub struct Meta {
     pub resource_version: Str,
     /// Its store supports statuses.
     pub keeps_status: bool,
+    /// A Gateway of another revision of the control plane. Its proxies may still be ours and are configured; its status
+    /// and its deployment are left to that revision.
+    pub is_of_other_revision: bool,
     /// Automatic addresses in the status of a ServiceEntry: pairs of host and address.
     pub auto_addresses: Vec<(Str, Str)>,
     /// Condition `Healthy` in the status of a WorkloadEntry.

@@ -114,11 +114,11 @@ impl ConfigDocuments {
         self.problems_changed = true;
     }
 
-    /// Adds the changes since the last call, of objects that `wanted` accepts.
-    pub(super) fn changes(&mut self, wanted: impl Fn(&Object) -> bool, changes: &mut Vec<Change>) {
+    /// Adds the changes since the last call, of objects as `read` returns them.
+    pub(super) fn changes(&mut self, read: impl Fn(&Object) -> Option<Object>, changes: &mut Vec<Change>) {
         for id in std::mem::take(&mut self.dirty) {
-            let objects = self.all.get(&id).into_iter().flat_map(|d| &d.objects).filter(|o| wanted(o));
-            let objects: Vec<Object> = objects.cloned().collect();
+            let objects: Vec<Object> =
+                self.all.get(&id).into_iter().flat_map(|d| &d.objects).filter_map(&read).collect();
             let keys: Vec<Key> = objects.iter().map(Object::key).collect();
             let before = match keys.is_empty() {
                 true => self.published.remove(&id),

@@ -170,6 +170,7 @@ fn with_history(object: &Object, world: &Snapshot) -> Object {
         created: known.created,
         resource_version: known.resource_version.clone(),
         keeps_status: known.keeps_status,
+        is_of_other_revision: known.is_of_other_revision,
         auto_addresses: known.auto_addresses.clone(),
         health: known.health,
         generation: known.generation,

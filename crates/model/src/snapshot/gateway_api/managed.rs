@@ -77,6 +77,7 @@ pub(super) fn collect(snapshot: &TrackedSnapshot<'_>) -> Vec<Arc<ManagedGateway>
     let sets: Vec<Config<ListenerSet>> = all!(snapshot, ListenerSet);
     let mut managed: Vec<Arc<ManagedGateway>> = all!(snapshot, KubernetesGateway)
         .iter()
+        .filter(|gateway| !gateway.meta.is_of_other_revision)
         .filter(|gateway| class::of(snapshot, &gateway.spec.gateway_class_name) == Some(ClassSupport::Served))
         .filter(|gateway| class::is_managed(snapshot, &gateway.spec))
         .filter_map(|gateway| managed_gateway(snapshot, gateway, &sets))
@@ -194,6 +195,7 @@ mod tests {
 
     use super::{GatewayParameters, GatewayPort, ManagedGateway};
     use crate::change::{Batch, Change, SourceId};
+    use crate::config::Kind;
     use crate::config::parse::documents;
     use crate::settings::Settings;
     use crate::snapshot::Snapshot;
@@ -241,6 +243,22 @@ mod tests {
         let mut off = Settings::default();
         off.knobs.deploy_gateways = false;
         assert_eq!(collected(off, &gateway("", "")), []);
+    }
+
+    #[test]
+    fn gateways_of_other_revisions_are_served_but_not_deployed() {
+        let parsed = documents(&gateway("", ""), "f");
+        for (is_of_other_revision, expected) in [(false, 1), (true, 0)] {
+            let changes = parsed.objects.iter().cloned().map(|mut object| {
+                Arc::make_mut(&mut object.meta).is_of_other_revision = is_of_other_revision;
+                Change::Applied(object)
+            });
+            let batch = Batch { source: SourceId("files".into()), changes: changes.collect() };
+            let converted = Snapshot::empty(Settings::default()).apply(vec![batch]).0.converted.clone();
+            let statuses = converted.statuses.keys().filter(|key| key.kind == Kind::KubernetesGateway).count();
+            assert_eq!((converted.managed.len(), statuses), (expected, expected));
+            assert!(converted.objects.iter().any(|(key, _)| key.kind == Kind::Gateway), "{:?}", converted.objects);
+        }
     }
 
     #[test]

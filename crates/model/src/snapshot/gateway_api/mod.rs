@@ -137,7 +137,9 @@ impl Output {
     }
 
     fn status(&mut self, kind: Kind, meta: &Meta, status: Value) {
-        self.statuses.insert(meta.key(kind), Arc::new(status));
+        if !meta.is_of_other_revision {
+            self.statuses.insert(meta.key(kind), Arc::new(status));
+        }
     }
 }
 
