@@ -13,14 +13,14 @@ use crate::cluster::{definitions, is_left_out, path};
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/istio-gateway-status-leader";
 
 /// A replica and the proxy through which it reaches the API server.
-struct Replica {
-    name: &'static str,
+pub(crate) struct Replica {
+    pub(crate) name: &'static str,
     proxy: FaultyProxy,
-    discovery: DiscoveryProcess,
+    pub(crate) discovery: DiscoveryProcess,
 }
 
 impl Replica {
-    async fn start(api_server: &ApiServer, name: &'static str) -> Replica {
+    pub(crate) async fn start(api_server: &ApiServer, name: &'static str) -> Replica {
         let proxy = api_server.faulty().await;
         let kubeconfig = format!("--kubeconfig={}", proxy.kubeconfig().display());
         let args = ["--registries=Kubernetes", &kubeconfig, "--shutdownDuration=0s"].map(String::from).to_vec();
@@ -32,7 +32,7 @@ impl Replica {
     }
 
     /// All its write requests except those of the Lease.
-    fn written(&self) -> Vec<String> {
+    pub(crate) fn written(&self) -> Vec<String> {
         let is_write = |asked: &&String| !asked.starts_with("GET ") && !asked.contains("/leases");
         self.proxy.requests().iter().filter(is_write).cloned().collect()
     }

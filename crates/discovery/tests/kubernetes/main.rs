@@ -13,6 +13,7 @@ mod cluster;
 mod clusters;
 mod definitions;
 mod election;
+mod gateway_leader;
 mod gauges;
 mod istiod;
 mod kubectl;

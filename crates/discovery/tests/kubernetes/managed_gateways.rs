@@ -10,10 +10,10 @@ use testkit::{client, wait};
 
 use crate::cluster::{definitions, is_left_out};
 
-const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
+pub(crate) const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const ACCOUNTS: &str = "/api/v1/namespaces/shop/serviceaccounts";
-const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
+pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
 const AUTOSCALERS: &str = "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/shop/configmaps";
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -33,12 +33,7 @@ impl Stage {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             api.create("/api/v1/namespaces", &namespace).await.unwrap();
         }
-        let values = "{global: {hub: example.com, tag: '1', proxy: {image: proxyv2}}}";
-        let injector = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "istio-sidecar-injector"},
-            "data": {"config": "policy: enabled", "values": values},
-        });
-        api.create("/api/v1/namespaces/istio-system/configmaps", &injector).await.unwrap();
+        create_injector(&api).await;
         for (collection, object) in before {
             api.create(collection, object).await.unwrap();
         }
@@ -78,7 +73,17 @@ impl Stage {
     }
 }
 
-fn gateway(name: &str, ports: &[u16]) -> Value {
+/// The injector's settings, which name the proxy's image.
+pub(crate) async fn create_injector(api: &ApiServer) {
+    let values = "{global: {hub: example.com, tag: '1', proxy: {image: proxyv2}}}";
+    let injector = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "istio-sidecar-injector"},
+        "data": {"config": "policy: enabled", "values": values},
+    });
+    api.create("/api/v1/namespaces/istio-system/configmaps", &injector).await.unwrap();
+}
+
+pub(crate) fn gateway(name: &str, ports: &[u16]) -> Value {
     let listener = |port: &u16| json!({"name": format!("p{port}"), "port": port, "protocol": "HTTP"});
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
