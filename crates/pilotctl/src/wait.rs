@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::control_plane::{ControlPlaneOptions, escaped};
 use crate::history::parsed_duration;
 use crate::objects::joined_texts;
-use crate::output::FOUND_SOMETHING;
+use crate::output::{FOUND_SOMETHING, OutputOptions};
 
 /// How long one request may wait.
 const ROUND: u64 = 5;
@@ -41,6 +41,9 @@ pub(crate) struct WaitOptions {
 
     #[command(flatten)]
     server: ControlPlaneOptions,
+
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
 fn reasons(report: &Value) -> Vec<&str> {
@@ -57,9 +60,16 @@ pub(crate) async fn run(options: &WaitOptions) -> Result<u8> {
         let path = format!("/api/v1/wait?timeout={left}&namespace={}{delete}", escaped(&options.namespace));
         let report = options.server.post(&path, text.clone()).await?;
         let count = |field: &str| report[field].as_u64().unwrap_or_default();
+        let is_done = report["state"] == "done";
+        let is_late = Instant::now() >= end;
+        if is_done || is_late || report["state"] == "rejected" {
+            clear(options);
+            if options.output.printed(&report)? {
+                return Ok(if is_done { 0 } else { FOUND_SOMETHING });
+            }
+        }
         match report["state"].as_str().unwrap_or_default() {
             "done" => {
-                clear(options);
                 if !options.quiet {
                     let took = begun.elapsed().as_millis();
                     println!("{} proxies have it (snapshot {}, {took} ms)", count("proxies"), report["snapshot"]);
@@ -67,12 +77,10 @@ pub(crate) async fn run(options: &WaitOptions) -> Result<u8> {
                 return Ok(0);
             }
             "rejected" => {
-                clear(options);
                 reasons(&report).iter().for_each(|reason| eprintln!("rejected: {reason}"));
                 return Ok(FOUND_SOMETHING);
             }
-            _ if Instant::now() >= end => {
-                clear(options);
+            _ if is_late => {
                 eprintln!("not all proxies have it after {:?}:", options.timeout);
                 reasons(&report).iter().for_each(|reason| eprintln!("  {reason}"));
                 return Ok(FOUND_SOMETHING);

@@ -1,6 +1,7 @@
 //! `pilotctl pc`: the clusters, listeners, routes and endpoints that a proxy is served, with istioctl's columns.
 
 mod rows;
+mod secrets;
 
 use std::fs;
 use std::path::PathBuf;
@@ -78,8 +79,13 @@ pub(crate) async fn run(options: &PcOptions) -> Result<u8> {
     if is_raw || matches!(options.output.output, ListFormat::Json | ListFormat::Yaml) {
         let value: Value = serde_json::from_str(&dump).context("could not read the dump as JSON")?;
         let value = part_of(options.part, value);
-        if !options.output.printed(&value)? {
-            print!("{}", serde_saphyr::to_string(&value)?);
+        if options.output.printed(&value)? {
+            return Ok(0);
+        }
+        match options.part {
+            ConfigPart::Secret => print!("{}", table(&secrets::HEAD, &secrets::rows(&value))),
+            // As istioctl: a bootstrap has no columns.
+            _ => println!("{value:#}"),
         }
         return Ok(0);
     }

@@ -1,12 +1,20 @@
 //! `pilotctl check`: the problems of a running server: mistakes in files, likely mistakes between objects, rejected
-//! resources, sources that fail. Exit status 0 without problems, 1 with, 3 if the server cannot be reached.
+//! resources, sources that fail. Exit status 0 without problems, 1 with, 3 if the server cannot be reached. `--pre` is in
+//! `pre`: whether a cluster or machine is ready for an installation.
+
+mod pre;
+mod pre_cluster;
+mod pre_finding;
+mod pre_machine;
 
 use anyhow::Result;
 use clap::Args;
 use model::problem::ProblemCode;
 use serde::Deserialize;
 
+use crate::cluster::ClusterAccess;
 use crate::control_plane::{ControlPlaneOptions, UNREACHABLE};
+use crate::output::{ListFormat, OutputOptions};
 
 const FOUND: u8 = 1;
 
@@ -19,9 +27,34 @@ pub(crate) struct CheckOptions {
     #[arg(long)]
     all: bool,
 
-    /// Print JSON
+    /// The same as `-o json`
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    output: OutputOptions,
+
+    /// Check whether a cluster is ready for an installation, instead of a running server: version, permissions,
+    /// definitions, webhooks and control planes that are there already
+    #[arg(long)]
+    pre: bool,
+
+    /// With --pre: check this machine instead of a cluster, for a mesh without Kubernetes: ports, Envoy, limits
+    #[arg(long, requires = "pre")]
+    machine: bool,
+
+    /// With --pre: namespace of the control plane
+    #[arg(long, requires = "pre", default_value = "istio-system")]
+    control_plane_namespace: String,
+
+    #[command(flatten)]
+    cluster: ClusterAccess,
+}
+
+impl CheckOptions {
+    fn output(&self) -> OutputOptions {
+        if self.json { OutputOptions { output: ListFormat::Json } } else { self.output }
+    }
 }
 
 /// A problem as `/debug/problems` has it.
@@ -42,6 +75,9 @@ struct ServerSource {
 
 /// Prints the problems; returns the exit status.
 pub(crate) async fn run(options: &CheckOptions) -> Result<u8> {
+    if options.pre {
+        return pre::run(options).await;
+    }
     let pages = async {
         anyhow::Ok((options.server.page("/debug/problems").await?, options.server.page("/debug/sources").await?))
     };
@@ -54,15 +90,13 @@ pub(crate) async fn run(options: &CheckOptions) -> Result<u8> {
             return Ok(UNREACHABLE);
         }
     };
-    if options.json {
-        println!("{:#}", serde_json::json!({"problems": problems, "sources": sources}));
-    }
+    let is_printed = options.output().printed(&serde_json::json!({"problems": problems, "sources": sources}))?;
     let mut problems: Vec<ServerProblem> = serde_json::from_value(problems)?;
     let sources: Vec<ServerSource> = serde_json::from_value(sources)?;
     problems.retain(|problem| options.all || problem.severity != "info");
     problems.sort_by(|a, b| (rank(a), &a.text).cmp(&(rank(b), &b.text)));
     let failing: Vec<&ServerSource> = sources.iter().filter(|source| source.state != "live").collect();
-    if !options.json {
+    if !is_printed {
         print(&problems, &failing, sources.len(), &options.server.server);
     }
     let is_good = failing.is_empty() && problems.iter().all(|problem| problem.severity == "info");
