@@ -31,6 +31,17 @@ pub fn binary(package: &str, name: &str) -> PathBuf {
     path
 }
 
+/// The release build of a binary, for benchmarks that measure it.
+pub fn release_binary(package: &str, name: &str) -> PathBuf {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .current_dir(root())
+        .args(["build", "--quiet", "--locked", "--release", "--package", package, "--bin", name])
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "could not build {name}");
+    folder().with_file_name("release").join(name)
+}
+
 /// The folder of binaries. Release benchmarks use the debug build of binaries that they do not measure.
 fn folder() -> PathBuf {
     let folder = own_folder();

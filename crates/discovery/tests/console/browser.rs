@@ -1,4 +1,7 @@
 //! A real Chromium, driven by its WebDriver over HTTP. It can resolve no host but this machine.
+//!
+//! Not fantoccini: a few commands of the protocol are needed, each one HTTP request, and testkit's client sends those. The
+//! crate would add a second HTTP and TLS stack (hyper-tls or hyper-rustls, webdriver, cookie) to the tests.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
