@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod api_load;
 mod clients;
 mod configs;
 mod flags;
