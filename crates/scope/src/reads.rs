@@ -106,6 +106,11 @@ impl ReadSet {
         self.inputs & input.bit() != 0
     }
 
+    /// Whether a single metadata key was read.
+    pub fn contains_metadata(&self, key: &str) -> bool {
+        self.metadata.contains(key)
+    }
+
     /// Whether this set contains all inputs of another.
     pub fn covers(&self, other: &ReadSet) -> bool {
         let has_labels = |labels: &BTreeSet<Str>| labels.is_subset(&self.labels) || self.contains(Input::Labels);

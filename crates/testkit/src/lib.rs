@@ -35,6 +35,7 @@ pub mod process;
 pub mod programs;
 pub mod prometheus;
 pub mod promises;
+pub mod properties;
 pub mod sandbox;
 pub mod scripted;
 pub mod sds;

@@ -254,6 +254,7 @@ impl fmt::Debug for Step {
 mod tests {
     use proptest::prelude::{any, prop};
     use proptest::{prop_assert_eq, proptest};
+    use testkit::properties::{self, repeat};
 
     use super::{Arc, Layer, Resource};
 
@@ -286,6 +287,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(properties::config(256))]
+
         /// A layer after many changes equals a layer of the final resources, and the step from any earlier layer
         /// leads to it.
         #[test]
@@ -307,14 +310,16 @@ mod tests {
                     earlier = layer.with([]);
                 }
             }
+            let seed = repeat(&properties::config(256));
+            let expected: Vec<Resource> = model.values().cloned().collect();
+            prop_assert_eq!(layer.iter().cloned().collect::<Vec<_>>(), expected.clone(), "{}", &seed);
             let fresh = Layer::new(model.into_values());
-            prop_assert_eq!(layer.sum(), fresh.sum());
-            prop_assert_eq!(layer.names(), fresh.names());
-            prop_assert_eq!(layer.iter().collect::<Vec<_>>(), fresh.iter().collect::<Vec<_>>());
+            prop_assert_eq!(layer.sum(), fresh.sum(), "{}", &seed);
+            prop_assert_eq!(layer.names(), fresh.names(), "{}", &seed);
             let step = layer.step_from(&earlier);
             let changes = step.changed.iter().map(|r| (Arc::clone(&r.name), Some(r.clone())));
             let reached = earlier.with(changes.chain(step.removed.iter().map(|name| (Arc::clone(name), None))));
-            prop_assert_eq!(reached.iter().collect::<Vec<_>>(), fresh.iter().collect::<Vec<_>>());
+            prop_assert_eq!(reached.iter().cloned().collect::<Vec<_>>(), expected, "{}", &seed);
         }
     }
 }

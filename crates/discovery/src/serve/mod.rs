@@ -1,5 +1,5 @@
 //! From changes to responses. `snapshot_writer` applies batches and publishes snapshots; `views` selects and renders
-//! them once per class of clients; `session` connects a view to the protocol; `clients` lists connected clients;
+//! them once per class of clients (`class`); `session` connects a view to the protocol; `clients` lists connected clients;
 //! `turns` divides computing time between namespaces; `bounded` and `excess` apply limits; `quarantine` keeps
 //! rejected objects (`pins`) and resources from a client. Back to sources go fetch requests (`fetch_requests`), settings
 //! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects that a
@@ -10,6 +10,7 @@
 pub(crate) mod bounded;
 mod by_name;
 pub(crate) mod caller;
+mod class;
 pub mod clients;
 pub mod configs;
 pub mod excess;

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use model::change::{Batch, SourceId};
 use model::problem::{Problem, Severity};
-use model::service::Resolution;
 use model::settings::{Knobs, Settings};
 use model::snapshot::{Delta, Snapshot};
 use tokio::sync::{mpsc, watch};
@@ -15,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
+use crate::serve::class::ClassInputs;
 use crate::serve::history::History;
 use crate::serve::journal::{AppliedChange, Journal};
 use crate::serve::round::RoundTime;
@@ -44,7 +44,7 @@ pub struct PublishedSnapshot {
     /// Earlier versions of objects, shared by all snapshots.
     pub history: Arc<History>,
     pub at: SystemTime,
-    addresses_matter: OnceLock<bool>,
+    class_inputs: OnceLock<ClassInputs>,
 }
 
 impl PublishedSnapshot {
@@ -56,7 +56,7 @@ impl PublishedSnapshot {
             deltas: Arc::default(),
             history: Arc::default(),
             at: SystemTime::now(),
-            addresses_matter: OnceLock::new(),
+            class_inputs: OnceLock::new(),
         }
     }
 
@@ -69,7 +69,7 @@ impl PublishedSnapshot {
             deltas: Arc::new(deltas),
             history: self.history.clone(),
             at: SystemTime::now(),
-            addresses_matter: OnceLock::new(),
+            class_inputs: OnceLock::new(),
         }
     }
 
@@ -87,13 +87,9 @@ impl PublishedSnapshot {
         Some(self.deltas.range(first..).map(|delta| &**delta))
     }
 
-    /// Whether a proxy's own addresses affect its config: a service without an address may have a listener for each
-    /// endpoint except the proxy itself, and ingress listeners of a Sidecar bind to them.
-    pub fn addresses_matter(&self) -> bool {
-        *self.addresses_matter.get_or_init(|| {
-            let unaddressed = self.snapshot.services.iter().any(|s| s.resolution == Resolution::Passthrough);
-            unaddressed || self.snapshot.sidecars.sidecars.iter().any(|s| !s.spec.ingress.is_empty())
-        })
+    /// What classes of clients depend on in this snapshot.
+    pub(crate) fn class_inputs(&self) -> ClassInputs {
+        *self.class_inputs.get_or_init(|| ClassInputs::of(&self.snapshot))
     }
 
     /// Whether all these sources have synced.
@@ -268,7 +264,7 @@ fn publish_unnoticed(publish: &watch::Sender<Arc<PublishedSnapshot>>, before: &P
         deltas: deltas.clone(),
         history: history.clone(),
         at: *at,
-        addresses_matter: OnceLock::new(),
+        class_inputs: OnceLock::new(),
     };
     publish.send_if_modified(|published| {
         *published = Arc::new(same);

@@ -21,6 +21,7 @@ use scope::identity;
 use scope::inbound::{self, ServiceTarget};
 use tokio::sync::mpsc;
 
+use crate::serve::class::ClassInputs;
 use crate::serve::excess::{ClassExcess, Excesses};
 use crate::serve::layers::Layers;
 use crate::serve::pins::{Pins, pinned};
@@ -89,7 +90,7 @@ impl Views {
         let basis = Basis::of(world, proxy);
         let proxy = identity::resolved(world, proxy);
         let inbound = Hashed::new(inbound::targets(world, &proxy));
-        let class = class_of(&proxy, published);
+        let class = class_inputs(published, world).class_of(&proxy, world);
         let class = self.slot((fingerprint(&class), inbound.fingerprint(), pins), class);
         Placement { class, inbound, pins, basis }
     }
@@ -119,7 +120,7 @@ impl Views {
         let world = pinned(&published.snapshot, pins);
         let proxy = identity::resolved(&world, proxy);
         let inbound = inbound::targets(&world, &proxy);
-        let class = Arc::new(class_of(&proxy, published));
+        let class = Arc::new(ClassInputs::of(&world).class_of(&proxy, &world));
         RenderedView::alone(published.number, View::new(&world, &class, inbound), self.layers.renderings.clone())
     }
 
@@ -194,6 +195,11 @@ impl Views {
     }
 }
 
+/// What classes depend on in a world, which is that of the snapshot unless the client has pins.
+fn class_inputs(published: &PublishedSnapshot, world: &Snapshot) -> ClassInputs {
+    if std::ptr::eq(world, &*published.snapshot) { published.class_inputs() } else { ClassInputs::of(world) }
+}
+
 /// The problem of proxies whose agent has no certificates and cannot obtain any.
 fn no_certificates(namespace: &str) -> Problem {
     let message = format!(
@@ -203,32 +209,6 @@ fn no_certificates(namespace: &str) -> Problem {
     );
     let about = Subject::Setting("certificates of proxies".into());
     Problem::warning(about, message).coded(ProblemCode::WithoutCertificates)
-}
-
-/// The proxy without the fields in which replicas differ. Its addresses are kept only if output depends on them.
-fn class_of(proxy: &Proxy, published: &PublishedSnapshot) -> Proxy {
-    const OWN: &[&str] = &["NAME", "INSTANCE_IPS", "POD_UID", "UID"];
-    let mut class = proxy.clone();
-    class.id = "".into();
-    let filters = &published.snapshot.extensions.envoy_filters;
-    let read = |key: &str| filters.iter().any(|filter| filter.metadata_keys().any(|name| name == key));
-    class.metadata.retain(|key, _| !OWN.contains(&&**key) || read(key));
-    if !published.addresses_matter() {
-        class.ips = families(proxy);
-    }
-    class
-}
-
-/// One address per family, in the proxy's order: output depends on no more than these.
-fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
-    let mut found: Vec<std::net::IpAddr> = Vec::new();
-    for ip in &proxy.ips {
-        if !found.iter().any(|known| known.is_ipv4() == ip.is_ipv4()) {
-            let any: std::net::IpAddr = if ip.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-            found.push(any);
-        }
-    }
-    found
 }
 
 impl ViewClass {

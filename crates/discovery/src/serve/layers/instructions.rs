@@ -12,7 +12,7 @@ use model::proxy::Proxy;
 use model::settings::Settings;
 use tokio::sync::mpsc;
 
-use super::tests::client;
+use super::tests::mesh::client;
 use crate::serve::pins::Pins;
 use crate::serve::rendered::RenderedView;
 use crate::serve::snapshot_writer::PublishedSnapshot;

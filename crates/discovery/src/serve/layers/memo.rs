@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use scope::View;
 use scope::reads::{Aspect, EndpointReads, ReadSet, Reads};
 
+use crate::serve::class::missing_input;
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
 /// The view and the snapshot for which a result is requested.
@@ -142,6 +143,11 @@ impl<T> Memo<T> {
     ) -> Arc<Entry<T>> {
         let (view, reads) = request.view.recording();
         let value = compute(&view, &reads);
+        debug_assert_eq!(
+            missing_input(request.view.proxy.unrecorded(), &reads.set()),
+            None,
+            "{name} reads what the class of its clients lacks"
+        );
         let valid = Valid { number: request.published.number, _inputs: request.view.clone() };
         let entry = Arc::new(Entry { value, endpoints: reads.take_endpoints(), valid: Mutex::new(valid) });
         self.insert(request, name, reads.set(), entry.clone());

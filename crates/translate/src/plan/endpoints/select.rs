@@ -142,7 +142,8 @@ impl<'a> EndpointSelection<'a> {
         let proxy = &self.view.proxy;
         let same_cluster = endpoint.cluster == *proxy.cluster;
         let in_cluster = same_cluster || endpoint.cluster.is_empty() || proxy.cluster.is_empty();
-        let in_network = reach::same_or_unknown(&endpoint.network, &proxy.network);
+        // Read only for endpoints without an address: clients of different networks share what does not read theirs.
+        let in_network = || reach::same_or_unknown(&endpoint.network, &proxy.network);
         let gone = endpoint.health == Health::Terminating;
         let sick = endpoint.health == Health::Unhealthy && !sends_unhealthy;
         let leaving = is_draining(endpoint) && !self.keeps_sessions();
@@ -151,7 +152,7 @@ impl<'a> EndpointSelection<'a> {
             && (in_cluster || !endpoint.cluster_local)
             && (same_cluster || !confined())
             && (!self.is_node_local() || same_cluster && is_on_node_of(proxy, endpoint))
-            && !(endpoint.addresses.is_empty() && (gateways.is_empty() || in_network))
+            && !(endpoint.addresses.is_empty() && (gateways.is_empty() || in_network()))
     }
 
     /// Whether clients use only endpoints on their own node.
