@@ -29,9 +29,11 @@ images: ## build the images pilot, proxyv2 and proxy_init with HUB, TAG and BUIL
 	for image in pilot proxyv2 proxy_init; do \
 		$(BUILDER) build -f deploy/Containerfile --target $$image -t $(HUB)/$$image:$(TAG) . || exit 1; done
 
-bench: ## measure fleets of proxies on a real API server, and write tables and plots into the docs (an hour)
-	cargo xtask setup etcd kube-apiserver
-	ulimit -n $$(ulimit -Hn) && cargo bench -p discovery --bench fleet -- --full
+PARTS ?= comparison,fleets,slow,held,churn,services,sidecars,sources
+
+bench: ## measure fleets of proxies on a real API server, and write tables and plots into the docs (an hour; PARTS for some)
+	cargo xtask setup etcd kube-apiserver consul
+	ulimit -n $$(ulimit -Hn) && cargo bench -p discovery --bench fleet -- --part $(PARTS)
 
 bench-quick: ## measure a small fleet from files (a minute after the build)
 	cargo bench -p discovery --bench fleet -- --quick

@@ -11,7 +11,7 @@ pub fn without(part: &str) -> bool {
 
 /// Whether a server that tests only compare with is on this machine.
 pub fn has(part: &str) -> bool {
-    !without(part) && path(part).is_some_and(|path| path.is_file())
+    !without(part) && optional_binary(part).is_some()
 }
 
 /// The binary of a server: `$PILOTAGE_NAME`, else `bin/NAME` in the cache folder.
@@ -21,6 +21,11 @@ pub fn binary(part: &str) -> PathBuf {
         Some(path) => panic!("no {part} at {}: run make setup", path.display()),
         None => panic!("no cache folder to find {part} in: set PILOTAGE_CACHE"),
     }
+}
+
+/// The same if it exists, for measurements that compare with it.
+pub fn optional_binary(part: &str) -> Option<PathBuf> {
+    path(part).filter(|path| path.is_file())
 }
 
 fn path(part: &str) -> Option<PathBuf> {

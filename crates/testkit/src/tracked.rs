@@ -20,7 +20,7 @@ use tonic::Status;
 use tonic::transport::Endpoint;
 use xds::client::{DeltaClient, Held, HeldResource};
 
-use crate::fleet::proxy::routes_of;
+use crate::fleet::decoded::routes_of;
 
 /// How a tracked proxy behaves.
 #[derive(Clone, Debug, Default)]

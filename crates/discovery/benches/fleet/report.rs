@@ -2,20 +2,31 @@
 
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+use testkit::trend::exponent;
+
+/// The columns of the comparison.
+pub(crate) const ISTIOD: &str = "istiod";
+pub(crate) const PILOTAGE: &str = "Pilotage";
+
 /// One measured value.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     pub(crate) name: String,
     unit: Unit,
     pub(crate) value: f64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Unit {
     Seconds,
     Milliseconds,
     Mebibytes,
+    MebibytesAMinute,
     Bytes,
+    Count,
+    ASecond,
+    Times,
 }
 
 impl Unit {
@@ -24,7 +35,10 @@ impl Unit {
             Unit::Seconds => "s",
             Unit::Milliseconds => "ms",
             Unit::Mebibytes => "MiB",
+            Unit::MebibytesAMinute => "MiB/min",
             Unit::Bytes => "B",
+            Unit::Count | Unit::Times => "",
+            Unit::ASecond => "/s",
         }
     }
 }
@@ -36,8 +50,9 @@ impl Figure {
 
     /// The value with two or three digits that matter, and its unit.
     fn text(&self) -> String {
-        let digits = if self.value.abs() >= 100.0 { 0 } else { 2 };
-        format!("{:.digits$} {}", self.value, self.unit.symbol())
+        let is_whole = self.value.abs() >= 100.0 || matches!(self.unit, Unit::Count);
+        let digits = if is_whole { 0 } else { 2 };
+        format!("{:.digits$} {}", self.value, self.unit.symbol()).trim_end().to_owned()
     }
 
     pub(crate) fn label(&self) -> String {
@@ -45,24 +60,38 @@ impl Figure {
     }
 }
 
+/// Values over minutes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(crate) label: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
 /// The measured values of one run.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Column {
     pub(crate) title: String,
+    /// What was measured, on which machine.
+    pub(crate) origin: String,
     pub(crate) figures: Vec<Figure>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) series: Vec<Series>,
 }
 
 impl Column {
-    fn get(&self, name: &str) -> Option<&Figure> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.name == name)
     }
 }
 
-/// A Markdown table with one row per figure and one column per run.
+/// A Markdown table with one row per figure and one column per run. Next to istiod a further column has the ratio, and
+/// marks what Pilotage loses.
 pub(crate) fn table(columns: &[Column]) -> String {
+    let find = |title: &str| columns.iter().find(|column| column.title == title);
+    let both = find(ISTIOD).zip(find(PILOTAGE));
     let mut text = String::from("|");
     columns.iter().for_each(|column| _ = write!(text, " | {}", column.title));
-    text.push_str(" |\n|---");
+    text.push_str(if both.is_some() { " | istiod / Pilotage |\n|---|---" } else { " |\n|---" });
     columns.iter().for_each(|_| text.push_str("|---"));
     text.push_str("|\n");
     for name in names(columns) {
@@ -70,9 +99,22 @@ pub(crate) fn table(columns: &[Column]) -> String {
         for column in columns {
             let _ = write!(text, " | {}", column.get(&name).map(Figure::text).unwrap_or_default());
         }
+        if let Some((istiod, pilotage)) = both {
+            let values = istiod.get(&name).zip(pilotage.get(&name));
+            let _ = write!(text, " | {}", values.map(|(istiod, own)| ratio(istiod, own)).unwrap_or_default());
+        }
         text.push_str(" |\n");
     }
     text
+}
+
+/// How many times more istiod needs. All figures but rates are better if they are smaller.
+fn ratio(istiod: &Figure, own: &Figure) -> String {
+    let ratio = istiod.value / own.value;
+    if matches!(own.unit, Unit::ASecond) || !ratio.is_finite() {
+        return String::new();
+    }
+    if ratio < 1.0 { format!("**{ratio:.2}: Pilotage is worse**") } else { format!("{ratio:.1}") }
 }
 
 /// The names of all figures, in the order of their first appearance.
@@ -86,45 +128,19 @@ pub(crate) fn names(columns: &[Column]) -> Vec<String> {
     names
 }
 
-/// Runs that differ in one size.
-#[derive(Debug)]
-pub(crate) struct Sweep {
-    /// What grows, such as "services".
-    pub(crate) of: &'static str,
-    pub(crate) sizes: Vec<usize>,
-    pub(crate) columns: Vec<Column>,
+/// The points of one figure over sizes, which are the titles of the columns.
+pub(crate) fn points(columns: &[Column], name: &str) -> Vec<(f64, f64)> {
+    columns.iter().filter_map(|column| Some((column.title.parse().ok()?, column.get(name)?.value))).collect()
 }
 
-impl Sweep {
-    /// The points of one figure.
-    pub(crate) fn points(&self, name: &str) -> Vec<(f64, f64)> {
-        let pairs = self.sizes.iter().zip(&self.columns);
-        pairs.filter_map(|(size, column)| Some((*size as f64, column.get(name)?.value))).collect()
-    }
-
-    /// A table of growth exponents: 0 means that a figure does not depend on the size, 1 that it is proportional.
-    pub(crate) fn exponents(&self) -> String {
-        let mut text = format!("| growth with {} | exponent |\n|---|---|\n", self.of);
-        for name in names(&self.columns) {
-            if let Some(exponent) = exponent(&self.points(&name)) {
-                let _ = writeln!(text, "| {name} | {exponent:.2} |");
-            }
+/// A table of growth exponents: 0 means that a figure does not depend on the size, 1 that it is proportional.
+pub(crate) fn exponents(columns: &[Column], of: &str) -> String {
+    let mut text = format!("| growth with {of} | exponent |\n|---|---|\n");
+    for name in names(columns) {
+        let points = points(columns, &name);
+        if let Some(exponent) = exponent(&points).filter(|_| points.len() > 1) {
+            let _ = writeln!(text, "| {name} | {exponent:.2} |");
         }
-        text
     }
-}
-
-/// The slope of the line through the points on logarithmic axes, by least squares.
-fn exponent(points: &[(f64, f64)]) -> Option<f64> {
-    let logs: Vec<(f64, f64)> =
-        points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0).map(|(x, y)| (x.ln(), y.ln())).collect();
-    if logs.len() < 2 || logs.len() < points.len() {
-        return None;
-    }
-    let count = logs.len() as f64;
-    let (mean_x, mean_y) =
-        (logs.iter().map(|(x, _)| x).sum::<f64>() / count, logs.iter().map(|(_, y)| y).sum::<f64>() / count);
-    let over: f64 = logs.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
-    let under: f64 = logs.iter().map(|(x, _)| (x - mean_x).powi(2)).sum();
-    Some(over / under)
+    text
 }

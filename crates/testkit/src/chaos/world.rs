@@ -14,7 +14,7 @@ use super::replica::Replica;
 use super::sources::{GATEWAY, MeshSources, PRIVATE_HOST, SERVICES, SourceKind};
 use crate::clock::JumpingClock;
 use crate::envoy::{Bootstrap, Envoy, XdsTransport};
-use crate::fleet::proxy::node;
+use crate::fleet::node;
 use crate::forwarder::TcpForwarder;
 use crate::promises::content::{Marker, ResourceKind};
 use crate::promises::history::EnvoyDump;

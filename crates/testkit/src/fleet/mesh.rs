@@ -1,27 +1,43 @@
-//! The mesh of a simulated fleet: services of two ports with ten endpoints each in 20 namespaces, in a real API server or
-//! in a folder of files, and the changes that are measured.
+//! The mesh of a simulated fleet: services of two ports with ten endpoints each in 20 namespaces, in a real API server, a
+//! real Consul or a folder of files, and the changes that are measured.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
+use super::node::{GATEWAY, NAMESPACES, SCOPED};
 use super::staleness::address_of;
+use crate::consul::Consul;
 use crate::istiod::Istiod;
 use crate::kubernetes::{ApiServer, CrdSpec};
 use crate::process::Process;
 use crate::{client, ports, wait};
 
-pub const NAMESPACES: usize = 20;
 const ENDPOINTS: usize = 10;
 /// Start-up of a server with thousands of services on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-const VIRTUAL_SERVICE: CrdSpec<'static> =
-    ("networking.istio.io", &["v1", "v1beta1", "v1alpha3"], "VirtualService", "virtualservices", true);
+/// Registrations sent to Consul at the same time.
+const LANES: usize = 8;
+/// Istio's kinds in the mesh.
+const KINDS: [CrdSpec<'static>; 3] = [
+    networking("VirtualService", "virtualservices"),
+    networking("Gateway", "gateways"),
+    networking("Sidecar", "sidecars"),
+];
+/// The Gateway that simulated gateways serve.
+const EDGE: &str = "ns0/edge";
+/// istiod lets few proxies connect in a second by default, which would be measured instead of its work.
+const ISTIOD_ENV: (&str, &str) = ("PILOT_MAX_REQUESTS_PER_SECOND", "1000");
+
+const fn networking(kind: &'static str, plural: &'static str) -> CrdSpec<'static> {
+    ("networking.istio.io", &["v1", "v1beta1", "v1alpha3"], kind, plural, true)
+}
 
 /// A mesh of `services` services.
 pub struct SimulatedMesh {
@@ -33,12 +49,15 @@ pub struct SimulatedMesh {
 enum Store {
     Files(TempDir),
     Kubernetes(Box<ApiServer>),
+    Consul(Box<Consul>),
 }
 
 /// A control plane that serves a mesh.
 pub struct ControlPlane {
     pub process: Process,
     pub grpc: SocketAddr,
+    /// From its start until it was ready.
+    pub start: Duration,
 }
 
 impl SimulatedMesh {
@@ -50,18 +69,51 @@ impl SimulatedMesh {
         for service in 0..services {
             mesh.write(&format!("s{service}.yaml"), &service_entry(service, None));
         }
+        mesh.write("edge.yaml", &gateway().to_string());
         mesh
     }
 
     /// A mesh of Services and EndpointSlices in a new API server.
     pub async fn in_kubernetes(services: usize) -> SimulatedMesh {
         let api_server = Box::new(ApiServer::start().await);
-        api_server.define(&[VIRTUAL_SERVICE]).await;
+        api_server.define(&KINDS).await;
         let namespaces: Vec<(String, Value)> = (0..NAMESPACES).map(namespace_object).collect();
         api_server.put(&namespaces).await;
         let objects = (0..services).flat_map(|service| [service_object(service), slice_object(service, None)]);
         api_server.put(&objects.collect::<Vec<_>>()).await;
-        SimulatedMesh { services, store: Store::Kubernetes(api_server) }
+        let mesh = SimulatedMesh { services, store: Store::Kubernetes(api_server) };
+        mesh.apply("gateways", "edge", 0, gateway()).await;
+        mesh
+    }
+
+    /// A mesh in the catalog of a new Consul: services of one port without namespaces.
+    pub async fn in_consul(services: usize) -> SimulatedMesh {
+        let consul = Consul::start().await;
+        let consul = std::sync::Arc::new(consul);
+        let mut lanes = JoinSet::new();
+        for lane in 0..LANES {
+            let consul = consul.clone();
+            lanes.spawn(async move {
+                for service in (lane..services).step_by(LANES) {
+                    for (endpoint, address) in addresses(service, None).enumerate() {
+                        consul.register("machine", &instance(service, endpoint, &address), "passing").await;
+                    }
+                }
+            });
+        }
+        while let Some(done) = lanes.join_next().await {
+            done.unwrap_or_else(|e| panic!("could not fill Consul: {e}"));
+        }
+        let consul = std::sync::Arc::into_inner(consul).unwrap_or_else(|| panic!("Consul is still being filled"));
+        SimulatedMesh { services, store: Store::Consul(Box::new(consul)) }
+    }
+
+    /// Adds a Sidecar resource to each namespace, which limits `scoped` sidecars of a fleet to services of their own
+    /// namespace and of that of a service.
+    pub async fn limit_scopes(&self, service: usize) {
+        for number in 0..NAMESPACES {
+            self.apply("sidecars", "scoped", number, sidecar(number, &namespace(service))).await;
+        }
     }
 
     pub fn services(&self) -> usize {
@@ -80,9 +132,13 @@ impl SimulatedMesh {
                 let kubeconfig = api_server.kubeconfig().display();
                 args.extend(["--registries=Kubernetes".to_owned(), format!("--kubeconfig={kubeconfig}")]);
             }
+            Store::Consul(consul) => {
+                args.extend(["--registries=Consul".to_owned(), format!("--consulserverURL={}", consul.url())]);
+            }
         }
         let [grpc, http, monitoring] = [(); 3].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free())));
         args.extend(crate::discovery::addresses(grpc, http, monitoring));
+        let begun = Instant::now();
         let mut process = Process::start("pilot-discovery", binary, &args, &[]);
         wait::until_within(PATIENCE, "a ready pilot-discovery", async || {
             process.check_alive();
@@ -90,7 +146,7 @@ impl SimulatedMesh {
             if reply.status.is_success() { Ok(()) } else { Err(reply.status.to_string()) }
         })
         .await;
-        ControlPlane { process, grpc }
+        ControlPlane { process, grpc, start: begun.elapsed() }
     }
 
     /// Starts istiod on the mesh, which must be in an API server.
@@ -102,9 +158,11 @@ impl SimulatedMesh {
             path
         };
         let files = (put("mesh.yaml", "{}\n"), put("networks.yaml", "networks: {}\n"));
-        let istiod = Istiod::start(api_server, (&files.0, &files.1), &[]).await;
-        let grpc = istiod.grpc();
-        ControlPlane { process: istiod.into_process(), grpc }
+        let env = [(ISTIOD_ENV.0.to_owned(), ISTIOD_ENV.1.to_owned())];
+        let begun = Instant::now();
+        let istiod = Istiod::start(api_server, (&files.0, &files.1), &env).await;
+        let (grpc, start) = (istiod.grpc(), begun.elapsed());
+        ControlPlane { process: istiod.into_process(), grpc, start }
     }
 
     /// Replaces the first endpoint of a service by one whose address carries the number of the change.
@@ -112,18 +170,29 @@ impl SimulatedMesh {
         match &self.store {
             Store::Files(_) => self.write(&format!("s{service}.yaml"), &service_entry(service, Some(change))),
             Store::Kubernetes(api_server) => api_server.put(&[slice_object(service, Some(change))]).await,
+            Store::Consul(consul) => {
+                let address = address_of(change).to_string();
+                consul.register("machine", &instance(service, 0, &address), "passing").await;
+            }
         }
     }
 
     /// Creates or changes the VirtualService of a service; the timeout is the number of the change.
     pub async fn change_route(&self, service: usize, change: usize) {
-        let object = virtual_service(service, change);
+        let mut object = virtual_service(service, change);
+        object["spec"]["gateways"] = json!(["mesh", EDGE]);
+        self.apply("virtualservices", &format!("s{service}"), service % NAMESPACES, object).await;
+    }
+
+    /// Creates or replaces an object of Istio's in a namespace, given by its number.
+    async fn apply(&self, plural: &str, name: &str, number: usize, object: Value) {
         match &self.store {
-            Store::Files(_) => self.write(&format!("s{service}-route.yaml"), &object.to_string()),
+            Store::Files(_) => self.write(&format!("{plural}-{name}-{number}.yaml"), &object.to_string()),
             Store::Kubernetes(api_server) => {
-                let key = format!("networking.istio.io/virtualservices/{}/s{service}", namespace(service));
+                let key = format!("networking.istio.io/{plural}/{}/{name}", namespace(number));
                 api_server.put(&[(key, object)]).await;
             }
+            Store::Consul(_) => panic!("Consul has no {plural}"),
         }
     }
 
@@ -216,6 +285,25 @@ fn slice_object(service: usize, change: Option<u32>) -> (String, Value) {
         "endpoints": addresses(service, change).map(endpoint).collect::<Vec<_>>()});
     object["metadata"]["labels"] = json!({"kubernetes.io/service-name": format!("s{service}")});
     (format!("endpointslices/{here}/{name}"), object)
+}
+
+/// One instance of a service in Consul.
+fn instance(service: usize, endpoint: usize, address: &str) -> Value {
+    json!({"ID": format!("s{service}-{endpoint}"), "Service": format!("s{service}"), "Address": address, "Port": 80})
+}
+
+fn gateway() -> Value {
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": metadata(Some("ns0"), "edge"),
+        "spec": {"selector": {"app": GATEWAY}, "servers": [
+            {"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}})
+}
+
+/// A Sidecar of a namespace, which lets the services of another one in.
+fn sidecar(number: usize, other: &str) -> Value {
+    let (here, (key, value)) = (namespace(number), SCOPED);
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "Sidecar", "metadata": metadata(Some(&here), "scoped"),
+        "spec": {"workloadSelector": {"labels": {key: value}},
+            "egress": [{"hosts": ["./*", format!("{other}/*")]}]}})
 }
 
 pub(crate) fn virtual_service(service: usize, change: usize) -> Value {

@@ -44,25 +44,44 @@ impl Staleness {
         }
     }
 
-    /// Number of arrivals.
-    pub fn arrivals(&self) -> u64 {
-        self.millis.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
-    }
-
-    /// The time within which this share of changes arrived, rounded up to milliseconds.
-    pub fn percentile(&self, share: f64) -> Duration {
-        let wanted = (self.arrivals() as f64 * share).ceil() as u64;
-        let mut seen = 0;
-        let at = self.millis.iter().position(|count| {
-            seen += u64::from(count.load(Ordering::Relaxed));
-            seen >= wanted
-        });
-        Duration::from_millis(at.map_or(LONGEST_MS, |at| at + 1) as u64)
+    /// All arrivals so far.
+    pub fn arrivals(&self) -> Arrivals {
+        Arrivals { millis: self.millis.iter().map(|count| count.load(Ordering::Relaxed)).collect() }
     }
 
     /// Forgets arrivals, but not changes, whose numbers go on.
     pub fn clear(&self) {
         self.millis.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+}
+
+/// How many arrivals there were, by how late they were.
+#[derive(Clone, Debug)]
+pub struct Arrivals {
+    millis: Vec<u32>,
+}
+
+impl Arrivals {
+    /// The arrivals since an earlier time.
+    #[must_use]
+    pub fn since(&self, earlier: &Arrivals) -> Arrivals {
+        let pairs = self.millis.iter().zip(&earlier.millis);
+        Arrivals { millis: pairs.map(|(now, before)| now.saturating_sub(*before)).collect() }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.millis.iter().map(|count| u64::from(*count)).sum()
+    }
+
+    /// The time within which this share of changes arrived, rounded up to milliseconds; `None` without arrivals.
+    pub fn percentile(&self, share: f64) -> Option<Duration> {
+        let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
+        let mut seen = 0;
+        let at = self.millis.iter().position(|count| {
+            seen += u64::from(*count);
+            seen >= wanted
+        });
+        at.map(|at| Duration::from_millis(at as u64 + 1))
     }
 }
 
@@ -94,10 +113,13 @@ mod tests {
         let numbers: Vec<u32> = [7, 8, 7, 7].map(|service| staleness.change(service)).into();
         assert_eq!(numbers, [1, 2, 3, 4]);
         staleness.arrived(7, 0, 4);
-        assert_eq!(staleness.arrivals(), 3);
+        let first = staleness.arrivals();
+        assert_eq!(first.count(), 3);
         staleness.arrived(8, 0, 2);
         staleness.arrived(7, 4, 4);
-        assert_eq!(staleness.arrivals(), 4);
-        assert!(staleness.percentile(0.99) < Duration::from_secs(10));
+        let all = staleness.arrivals();
+        assert_eq!((all.count(), all.since(&first).count()), (4, 1));
+        assert!(all.percentile(0.99).is_some_and(|late| late < Duration::from_secs(10)));
+        assert_eq!(first.since(&first).percentile(0.99), None);
     }
 }

@@ -1,9 +1,11 @@
-//! A connection that reads a kilobyte a second, as over a bad link. Its receive buffer is small, so that the server
+//! A connection that reads some bytes a second, as over a bad link. Its receive buffer is small, so that the server
 //! notices.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,21 +13,28 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Sleep, sleep};
 
-const BYTES_A_SECOND: usize = 1024;
 /// Bytes read at once.
 const PORTION: usize = 256;
 const BUFFER: u32 = 4096;
 
-pub(crate) struct ThrottledStream {
+pub(super) struct ThrottledStream {
     inner: TcpStream,
+    bytes_a_second: u32,
     pause: Option<Pin<Box<Sleep>>>,
+    /// Bytes read so far.
+    taken: Arc<AtomicU64>,
 }
 
 impl ThrottledStream {
-    pub(crate) async fn connect(server: SocketAddr) -> io::Result<ThrottledStream> {
+    /// Connects, and adds the bytes that are read to `taken`.
+    pub(super) async fn connect(
+        server: SocketAddr,
+        bytes_a_second: u32,
+        taken: Arc<AtomicU64>,
+    ) -> io::Result<ThrottledStream> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(BUFFER)?;
-        Ok(ThrottledStream { inner: socket.connect(server).await?, pause: None })
+        Ok(ThrottledStream { inner: socket.connect(server).await?, bytes_a_second, pause: None, taken })
     }
 }
 
@@ -40,7 +49,9 @@ impl AsyncRead for ThrottledStream {
         let mut part = ReadBuf::new(&mut portion[..PORTION.min(buffer.remaining())]);
         ready!(Pin::new(&mut this.inner).poll_read(cx, &mut part))?;
         buffer.put_slice(part.filled());
-        let seconds = part.filled().len() as f64 / BYTES_A_SECOND as f64;
+        let count = part.filled().len();
+        this.taken.fetch_add(count as u64, Ordering::Relaxed);
+        let seconds = count as f64 / f64::from(this.bytes_a_second);
         this.pause = Some(Box::pin(sleep(Duration::from_secs_f64(seconds))));
         Poll::Ready(Ok(()))
     }

@@ -23,7 +23,7 @@ use super::content::{self, ResourceKind, ResponseContent};
 use super::history::{Event, HeldHashes, History, ProxyName};
 use super::planted::Planted;
 use crate::envoy::XdsTransport;
-use crate::fleet::proxy::route_names_in;
+use crate::fleet::decoded::route_names_in;
 
 /// Wait before a new stream.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ pub struct ProxyOptions {
 impl ProxyOptions {
     /// An honest sidecar.
     pub fn sidecar(name: &str, number: usize, transport: XdsTransport) -> ProxyOptions {
-        let node = crate::fleet::proxy::node("sidecar", number, name);
+        let node = crate::fleet::node("sidecar", number, name);
         let (rejects, secrets, seed, planted) = Default::default();
         ProxyOptions { name: name.into(), node, transport, rejects, secrets, seed, planted }
     }

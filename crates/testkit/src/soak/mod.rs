@@ -1,7 +1,6 @@
 //! A long mixed load on one server: proxies that come and go, proxies that reject, changes of endpoints, routes and
 //! services, and real Envoys with requests. Shows whether memory grows and whether a request fails.
 
-mod plot;
 mod traffic;
 
 use std::fmt;
@@ -15,8 +14,10 @@ use crate::discovery::{DiscoveryOptions, DiscoveryProcess};
 use crate::envoy::XdsTransport;
 use crate::fleet::mesh::{service_entry, virtual_service};
 use crate::fleet::{Fleet, FleetOptions};
+use crate::plot::{PlottedLine, Scale, plot};
 use crate::promises::History;
 use crate::promises::proxy::{ProxyOptions, ProxyTarget, RecordedProxy};
+use crate::trend::slope;
 use traffic::Traffic;
 
 const SERVICES: usize = 100;
@@ -57,17 +58,15 @@ impl SoakReport {
     /// caches fill.
     pub fn slope(&self) -> f64 {
         let settled = &self.samples[self.samples.len() / 3..];
-        let count = settled.len().max(1) as f64;
-        let mean = |value: fn(&MemorySample) -> f64| settled.iter().map(value).sum::<f64>() / count;
-        let (minutes, megabytes) = (mean(|sample| sample.minutes), mean(|sample| sample.megabytes));
-        let together: f64 = settled.iter().map(|s| (s.minutes - minutes) * (s.megabytes - megabytes)).sum();
-        let alone: f64 = settled.iter().map(|s| (s.minutes - minutes).powi(2)).sum();
-        if alone > 0.0 { 10.0 * together / alone } else { 0.0 }
+        let points: Vec<(f64, f64)> = settled.iter().map(|sample| (sample.minutes, sample.megabytes)).collect();
+        10.0 * slope(&points).unwrap_or_default()
     }
 
     /// The samples as a picture.
     pub fn plot(&self) -> String {
-        plot::plot("Memory of pilot-discovery (RssAnon, MB) over minutes", &self.samples)
+        let points = self.samples.iter().map(|sample| (sample.minutes, sample.megabytes)).collect();
+        let line = PlottedLine { label: "RssAnon (MB)".to_owned(), points };
+        plot("Memory of pilot-discovery", "minutes", Scale::Linear, &[line])
     }
 }
 
