@@ -25,7 +25,6 @@ use sources::health::SourceHealth;
 use sources::source_set::{SourceSet, StartupWait};
 use testkit::envoy::XdsTransport;
 use testkit::promises::content::Marker;
-use testkit::promises::history::TimedEvent;
 use testkit::promises::proxy::{Dial, DialedChannel, ProxyOptions, RecordedProxy, held_of};
 use testkit::promises::{Checked, Event, FaultScope, History, MeshPart, Promise, ProxyName, check};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -37,8 +36,6 @@ use tonic::transport::{Endpoint, Server};
 
 /// Seeds in `make test`.
 const SEEDS: u64 = 100;
-/// Seeds that are run twice.
-const SEEDS_TWICE: u64 = 20;
 const SERVICES: usize = 4;
 const STEPS: usize = 25;
 /// Simulated time.
@@ -246,7 +243,7 @@ fn roles(random: &mut fastrand::Rng) -> Vec<(ProxyName, usize, XdsTransport, Man
     manners.into_iter().enumerate().map(role).collect()
 }
 
-async fn run(seed: u64) -> (Checked, Vec<TimedEvent>) {
+async fn run(seed: u64) -> Checked {
     let mut random = fastrand::Rng::with_seed(seed);
     let stop = CancellationToken::new();
     let roles = roles(&mut random);
@@ -301,14 +298,13 @@ async fn run(seed: u64) -> (Checked, Vec<TimedEvent>) {
         });
         simulation.history.record(Event::Expected { proxy, held });
     }
-    let events = simulation.history.events();
-    let checked = check(&events, simulation.history.markers(), WINDOW);
+    let checked = check(&simulation.history.events(), simulation.history.markers(), WINDOW);
     stop.cancel();
     drop(proxies);
-    (checked, events)
+    checked
 }
 
-fn simulate(seed: u64) -> (Checked, Vec<TimedEvent>) {
+fn simulate(seed: u64) -> Checked {
     // One blocking thread, during whose work the clock does not move: the order of everything follows from the seed.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -325,7 +321,7 @@ fn simulate_all(seeds: std::ops::Range<u64>) -> BTreeMap<Promise, usize> {
     let count = seeds.end - seeds.start;
     let mut examined: BTreeMap<Promise, usize> = BTreeMap::new();
     for seed in seeds {
-        let (checked, _) = simulate(seed);
+        let checked = simulate(seed);
         assert!(checked.violations.is_empty(), "seed {seed}:\n{}", checked.report());
         for (promise, count) in checked.examined {
             *examined.entry(promise).or_default() += count;
@@ -341,40 +337,6 @@ fn promises_hold_for_all_seeds() {
     for promise in Promise::ALL.into_iter().filter(|promise| *promise != Promise::Honesty) {
         assert!(examined.contains_key(&promise), "{promise} was never examined");
     }
-}
-
-/// The history of a seed, one event in a line. Nonces are random, so that one server does not know those of another; here
-/// they are numbered in the order of their appearance.
-fn history(seed: u64) -> Vec<String> {
-    let mut nonces: BTreeMap<String, usize> = BTreeMap::new();
-    let mut number = |nonce: &mut String| {
-        let next = nonces.len();
-        *nonce = nonces.entry(std::mem::take(nonce)).or_insert(next).to_string();
-    };
-    let line = |mut timed: TimedEvent| {
-        match &mut timed.event {
-            Event::Received { response, .. } => number(&mut response.nonce),
-            Event::Answered { nonce, .. } => number(nonce),
-            _ => {}
-        }
-        format!("{:?} {:?}", timed.at, timed.event)
-    };
-    simulate(seed).1.into_iter().map(line).collect()
-}
-
-/// Without this a seed in a failure report would be worth little.
-#[test]
-fn a_seed_gives_the_same_history_every_time() {
-    for seed in 0..SEEDS_TWICE {
-        let (first, second) = (history(seed), history(seed));
-        assert!(first.len() > 100, "seed {seed}: {} events", first.len());
-        let differs = first.iter().zip(&second).position(|(one, other)| one != other);
-        if let Some(at) = differs {
-            panic!("seed {seed}, event {at} of {}:\n{}\n{}", first.len(), first[at], second[at]);
-        }
-        assert_eq!(first.len(), second.len(), "seed {seed}");
-    }
-    assert_ne!(history(0), history(1), "seeds differ");
 }
 
 /// Ten thousand seeds, about half an hour: `cargo test -p discovery --test simulation -- --ignored --nocapture`.

@@ -108,7 +108,7 @@ mod tests {
             "environment.md",
             "crates/model/src/settings.rs",
             "    ip_auto_allocate: bool = true,",
-            "    new_thing: bool = true, \"PILOT_NEW_THING\";\n    ip_auto_allocate: bool = true,",
+            "    new_thing: bool = true, \"PILOT_NEW_THING\";\n    /// Further.\n    ip_auto_allocate: bool = true,",
         ),
         (
             "debug.md",

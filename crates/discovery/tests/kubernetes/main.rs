@@ -14,7 +14,6 @@ mod clusters;
 mod definitions;
 mod election;
 mod gateway_leader;
-mod gauges;
 mod istiod;
 mod kubectl;
 mod legacy;
