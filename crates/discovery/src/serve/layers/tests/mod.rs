@@ -129,7 +129,7 @@ impl EditedMesh {
     }
 
     /// A snapshot of the same content, made at once.
-    fn anew(&self) -> Snapshot {
+    fn recomputed(&self) -> Snapshot {
         let changes = self.current.values().cloned().collect();
         Snapshot::empty(Settings::default()).apply(vec![batch(changes)]).0
     }
@@ -167,7 +167,7 @@ proptest! {
             clients().into_iter().map(|proxy| Follower { proxy, placement: None }).collect();
         for (at, (slot, variant)) in edits.into_iter().enumerate() {
             mesh.edit(slot, variant);
-            let world = mesh.anew();
+            let world = mesh.recomputed();
             for (index, follower) in followers.iter_mut().enumerate() {
                 // Some clients lag and skip snapshots.
                 if (at + index) % 3 == 1 {
