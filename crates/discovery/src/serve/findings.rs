@@ -114,9 +114,16 @@ pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet) {
 fn problems(snapshot: &Arc<Snapshot>) -> Vec<Problem> {
     let mut found = analysis::analyze_with(snapshot, |input| input != CheckInput::Problems);
     found.retain(|finding| finding.severity > Severity::Info && finding.code != ProblemCode::AddressNeeded);
+    let more = found.len().saturating_sub(MOST_FINDINGS);
     found.truncate(MOST_FINDINGS);
     locate(&mut found);
-    found.into_iter().map(Finding::into_problem).collect()
+    let mut problems: Vec<Problem> = found.into_iter().map(Finding::into_problem).collect();
+    if more > 0 {
+        let message = format!("{more} further findings are listed at /debug/analyze");
+        let about = Subject::Setting(analysis::SOURCE.into());
+        problems.push(Problem::warning(about, message).coded(ProblemCode::Limit));
+    }
+    problems
 }
 
 /// Sets the lines of findings to those of their values, for objects of files.

@@ -218,3 +218,24 @@ async fn hole_04_many_hosts_with_many_routes_are_bounded() {
     attack("many hosts with many routes", server, &files, (&TypeUrl::ROUTE, &["80"]), "VirtualService greedy/table")
         .await;
 }
+
+/// Objects that all conflict with each other: the analysis would report every pair, with the names of all in each report.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_04_findings_about_all_pairs_of_objects_are_bounded() {
+    let gateway = |i| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: g{i}, namespace: greedy}}\nspec: \
+             {{selector: {{a: b}}, servers: [{{port: {{number: 443, name: https, protocol: HTTPS}}, hosts: ['*.example'], \
+             tls: {{mode: SIMPLE, credentialName: wildcard}}}}]}}\n---\n"
+        )
+    };
+    let hosts = ["wide.greedy.svc.cluster.local".to_owned()];
+    let route = |i: usize| {
+        let to = "route: [{destination: {host: wide.greedy.svc.cluster.local, port: {number: 8000}}}]";
+        virtual_service(&format!("v{i}"), &hosts, 1, |_| to.to_owned()) + "---\n"
+    };
+    let (gateways, routes) = ((0..2000).map(gateway).collect(), (0..2000).map(route).collect());
+    let files = [("ports.yaml", many_ports()), ("gateways.yaml", gateways), ("routes.yaml", routes)];
+    let (server, asked) = (server(&[], &[]).await, (&TypeUrl::CLUSTER, &[][..]));
+    attack("conflicts of all pairs", server, &files, asked, "further findings are listed").await;
+}

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use api::istio::networking::v1alpha3::VirtualService;
 use api::istio::security::v1beta1::{AuthorizationPolicy, Source};
 
-use super::selectors::{SelectedWorkload, Selector, are_known, selected, shown};
+use super::findings::Findings;
+use super::selectors::{SelectedWorkload, Selector, are_known, pods_in, selected, shown};
 use super::{Finding, virtual_services};
 use crate::config::problem::ProblemCode;
 use crate::config::{Key, Kind, Object, Spec};
@@ -25,7 +26,7 @@ fn policies(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &Authorizatio
 }
 
 /// An AuthorizationPolicy applies to a workload.
-pub(super) fn policy_workloads(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn policy_workloads(snapshot: &Snapshot, found: &mut Findings) {
     if !are_known(snapshot) {
         return;
     }
@@ -42,6 +43,9 @@ pub(super) fn policy_workloads(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         let nothing = Selector::new();
         let selector = selector.unwrap_or(&nothing);
         let within = Some(&object.meta.namespace).filter(|_| !is_for_all);
+        if !found.may_compare(within.map_or(snapshot.workloads.len(), |namespace| pods_in(snapshot, namespace))) {
+            return;
+        }
         if selected(snapshot, selector, within).is_empty() {
             let labels = shown(selector);
             let message = format!("No matching workloads for this resource with the following labels: {labels}");
@@ -51,7 +55,7 @@ pub(super) fn policy_workloads(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// Namespaces and service accounts of sources exist.
-pub(super) fn policy_sources(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn policy_sources(snapshot: &Snapshot, found: &mut Findings) {
     let namespaces: Vec<&str> = snapshot.namespaces.iter().map(|(namespace, _)| namespace.as_str()).collect();
     if namespaces.is_empty() {
         return;
@@ -60,6 +64,11 @@ pub(super) fn policy_sources(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         snapshot.workloads.iter().filter_map(|workload| account(&workload.service_account)).collect();
     for (object, policy) in policies(snapshot) {
         for (field, source) in sources(policy) {
+            let names = source.namespaces.len() + source.not_namespaces.len();
+            let principals = source.principals.len() + source.not_principals.len();
+            if !found.may_compare(names * namespaces.len() + principals * (namespaces.len() + accounts.len())) {
+                return;
+            }
             for (list, names) in [("namespaces", &source.namespaces), ("notNamespaces", &source.not_namespaces)] {
                 for (index, name) in names.iter().enumerate().filter(|(_, name)| !is_there(name, &namespaces)) {
                     found.push(missing_namespace(object, name, &namespaces).at(format!("{field}.{list}[{index}]")));
@@ -132,7 +141,7 @@ fn principal(
 }
 
 /// Routes by claims need a RequestAuthentication for the gateway's workloads: it makes the claims available.
-pub(super) fn claim_routes(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn claim_routes(snapshot: &Snapshot, found: &mut Findings) {
     let root = snapshot.settings.root_namespace();
     for (object, spec) in virtual_services(snapshot) {
         let Some((field, key)) = claim(spec) else { continue };
@@ -143,7 +152,11 @@ pub(super) fn claim_routes(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             let Some(Spec::Gateway(gateway)) = snapshot.objects.get(&gateway).map(|gateway| &gateway.spec) else {
                 continue;
             };
+            let policies = snapshot.objects.of(Kind::RequestAuthentication).count();
             for workload in selected(snapshot, &gateway.selector, None) {
+                if !found.may_compare(snapshot.workloads.len() + policies * pods_in(snapshot, &workload.namespace)) {
+                    return;
+                }
                 if !is_authenticated(snapshot, &workload, &root) {
                     let message = format!(
                         "The virtual service uses the JWT claim based routing (key: {key}) but found no request \

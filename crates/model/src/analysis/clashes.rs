@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::istio::networking::v1alpha3::Server;
+use api::istio::networking::v1alpha3::{Gateway, Server};
 
+use super::findings::{Findings, joined};
 use super::{Finding, full_name, listed};
 use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Object, Spec};
@@ -14,7 +15,7 @@ use crate::port::Protocol;
 use crate::snapshot::Snapshot;
 
 /// Two VirtualServices of the mesh gateway must not have the same host where both are visible.
-pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Findings) {
     let mut by_host: BTreeMap<(String, Hostname), Vec<(&Object, usize)>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::VirtualService) {
         let Spec::VirtualService(spec) = &object.spec else { continue };
@@ -35,21 +36,22 @@ pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         }
     }
     for ((scope, host), objects) in &by_host {
-        let mut all = objects.clone();
-        if scope != "*" {
-            all.extend(by_host.get(&("*".to_owned(), host.clone())).into_iter().flatten());
-        }
-        if all.len() < 2 {
+        let everywhere = by_host.get(&("*".to_owned(), host.clone())).filter(|_| scope != "*");
+        let all = || objects.iter().chain(everywhere.into_iter().flatten());
+        let count = all().count();
+        if count < 2 {
             continue;
         }
-        let names: BTreeSet<String> = all.iter().map(|(object, _)| full_name(&object.meta)).collect();
-        let names: Vec<String> = names.into_iter().collect();
-        for (object, index) in all {
+        if found.is_full(ProblemCode::SameMeshHost) || !found.may_compare(count) {
+            return;
+        }
+        let names: BTreeSet<String> = all().map(|(object, _)| full_name(&object.meta)).collect();
+        let names = joined(names, ",");
+        for (object, index) in all() {
             let message = format!(
-                "The VirtualServices {} associated with mesh gateway define the same host {scope}/{host} which can \
+                "The VirtualServices {names} associated with mesh gateway define the same host {scope}/{host} which can \
                  lead to undefined behavior. This can be fixed by merging the conflicting VirtualServices into a \
-                 single resource.",
-                names.join(",")
+                 single resource."
             );
             found.push(Finding::error(ProblemCode::SameMeshHost, object, message).at(format!("spec.hosts[{index}]")));
         }
@@ -57,7 +59,7 @@ pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// At most one Sidecar without a selector per namespace, and one per workload.
-pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Findings) {
     let mut selecting: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
     let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::Sidecar) {
@@ -69,6 +71,9 @@ pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     without_selectors(ProblemCode::SidecarsOfNamespace, "Sidecars", &general, found);
     for (namespace, objects) in &selecting {
         for workload in snapshot.workloads.of_namespace(namespace) {
+            if !found.may_compare(objects.len()) {
+                return;
+            }
             let selected = |object: &&&Object| match &object.spec {
                 Spec::Sidecar(spec) => {
                     spec.workload_selector.as_ref().is_some_and(|s| selects(&s.labels, &workload.labels))
@@ -95,7 +100,7 @@ pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// At most one Telemetry without a selector or target per namespace.
-pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Findings) {
     let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::Telemetry) {
         let Spec::Telemetry(spec) = &object.spec else { continue };
@@ -111,7 +116,7 @@ fn without_selectors(
     code: ProblemCode,
     kinds: &str,
     general: &BTreeMap<Namespace, Vec<&Object>>,
-    found: &mut Vec<Finding>,
+    found: &mut Findings,
 ) {
     for (namespace, objects) in general.iter().filter(|(_, objects)| objects.len() > 1) {
         let names = listed(objects.iter().map(|object| &object.meta.name));
@@ -126,30 +131,38 @@ fn without_selectors(
 }
 
 /// Gateways for the same workloads must not have the same port and hosts.
-pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
-    let all: Vec<(&Object, &_)> = snapshot
+pub(super) fn gateways(snapshot: &Snapshot, found: &mut Findings) {
+    let all: Vec<(&Object, &Gateway)> = snapshot
         .objects
         .of(Kind::Gateway)
         .filter_map(|object| match &object.spec {
-            Spec::Gateway(spec) => Some((object, spec)),
+            Spec::Gateway(spec) => Some((object, &**spec)),
             _ => None,
         })
         .collect();
+    let mut by_place: BTreeMap<Place<'_>, Vec<usize>> = BTreeMap::new();
+    for (number, (_, gateway)) in all.iter().enumerate() {
+        gateway.servers.iter().flat_map(places).for_each(|place| by_place.entry(place).or_default().push(number));
+    }
     for (object, gateway) in &all {
         for (index, server) in gateway.servers.iter().enumerate() {
-            let port = server.port.as_ref().map_or(0, |port| port.number);
-            let clashes = |(other, spec): &&(&Object, &crate::hashed::Hashed<_>)| {
-                other.key() != object.key()
-                    && selector_of(spec) == selector_of(gateway)
-                    && servers_of(spec).iter().any(|theirs| is_same_place(theirs, server))
-            };
-            let others: Vec<String> = all.iter().filter(clashes).map(|(other, _)| full_name(&other.meta)).collect();
+            let there = || places(server).filter_map(|place| by_place.get(&place)).flatten();
+            if found.is_full(ProblemCode::GatewayConflict) || !found.may_compare(there().count()) {
+                return;
+            }
+            let there: BTreeSet<usize> = there().copied().collect();
+            let clashing = there
+                .into_iter()
+                .map(|other| all[other])
+                .filter(|(other, others)| other.key() != object.key() && others.selector == gateway.selector);
+            let others: Vec<String> = clashing.map(|(other, _)| full_name(&other.meta)).collect();
             if !others.is_empty() {
-                let selector: Vec<String> = gateway.selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                let selector = gateway.selector.iter().map(|(k, v)| format!("{k}={v}"));
                 let message = format!(
-                    "Conflict with gateways {} (workload selector {}, port {port}, hosts {}).",
-                    others.join(","),
-                    selector.join(","),
+                    "Conflict with gateways {} (workload selector {}, port {}, hosts {}).",
+                    joined(others, ","),
+                    joined(selector, ","),
+                    port_of(server),
                     listed(&server.hosts)
                 );
                 let finding = Finding::error(ProblemCode::GatewayConflict, object, message);
@@ -159,22 +172,19 @@ pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-fn selector_of(gateway: &api::istio::networking::v1alpha3::Gateway) -> &BTreeMap<String, String> {
-    &gateway.selector
+fn port_of(server: &Server) -> u32 {
+    server.port.as_ref().map_or(0, |port| port.number)
 }
 
-fn servers_of(gateway: &api::istio::networking::v1alpha3::Gateway) -> &[Server] {
-    &gateway.servers
-}
+/// Port, bind address and host of a server.
+type Place<'a> = (u32, &'a str, &'a str);
 
-fn is_same_place(a: &Server, b: &Server) -> bool {
-    let number = |server: &Server| server.port.as_ref().map_or(0, |port| port.number);
-    let shared = a.hosts.iter().any(|host| b.hosts.contains(host));
-    number(a) == number(b) && a.bind == b.bind && shared
+fn places(server: &Server) -> impl Iterator<Item = Place<'_>> {
+    server.hosts.iter().map(|host| (port_of(server), server.bind.as_str(), host.as_str()))
 }
 
 /// ServiceEntries of a namespace that share a host and port should agree on its protocol.
-pub(super) fn protocols(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn protocols(snapshot: &Snapshot, found: &mut Findings) {
     type PortClaim<'a> = (&'a Object, usize, Protocol);
     let mut claims: BTreeMap<(String, u32), Vec<PortClaim<'_>>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::ServiceEntry) {
@@ -193,13 +203,11 @@ pub(super) fn protocols(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             continue;
         }
         let names: BTreeSet<String> = claims.iter().map(|(object, _, _)| full_name(&object.meta)).collect();
-        let names: Vec<String> = names.into_iter().collect();
-        let protocols: Vec<&str> = protocols.into_iter().collect();
+        let (names, protocols) = (joined(names, ", "), joined(protocols, ", "));
         for (object, index, _) in claims {
             let message = format!(
-                "Multiple ServiceEntries ({}) define the same host {host:?} and port {port} with conflicting protocols ({}).",
-                names.join(", "),
-                protocols.join(", ")
+                "Multiple ServiceEntries ({names}) define the same host {host:?} and port {port} with conflicting \
+                 protocols ({protocols})."
             );
             let finding = Finding::warning(ProblemCode::ConflictingProtocols, object, message);
             found.push(finding.at(format!("spec.ports[{index}].protocol")));

@@ -3,6 +3,7 @@
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{ClientTlsSettings, DestinationRule};
 
+use super::findings::Findings;
 use super::{Finding, similar_host};
 use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Object, Spec};
@@ -19,12 +20,19 @@ fn rules(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &DestinationRule
 }
 
 /// Hosts of DestinationRules must exist.
-pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn hosts(snapshot: &Snapshot, found: &mut Findings) {
     let wildcards: Vec<&Service> =
         snapshot.services.iter().map(|service| &**service).filter(|service| service.hostname.is_wildcard()).collect();
     for (object, rule) in rules(snapshot) {
         let host = resolve_short_name(&rule.host, &object.meta.namespace, &snapshot.settings.domain);
+        let compared = if host.is_wildcard() { snapshot.services.len() } else { wildcards.len() };
+        if found.is_full(ProblemCode::RuleWithoutService) || !found.may_compare(compared) {
+            return;
+        }
         if !has_service(snapshot, &wildcards, &host) {
+            if !found.may_compare(snapshot.services.len()) {
+                return;
+            }
             let message = format!(
                 "The host {} defined in the DestinationRule does not match any services in the mesh.{}",
                 rule.host,
@@ -44,7 +52,7 @@ fn has_service(snapshot: &Snapshot, wildcards: &[&Service], host: &Hostname) -> 
 }
 
 /// TLS settings should name the trusted CA certificates.
-pub(super) fn certificates(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn certificates(snapshot: &Snapshot, found: &mut Findings) {
     for (object, rule) in rules(snapshot) {
         let Some(policy) = &rule.traffic_policy else { continue };
         let about = |mode: &str| {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use api::istio::networking::v1alpha3::Gateway;
 use api::istio::security::v1beta1::AuthorizationPolicy;
 
+use super::findings::Findings;
 use super::spellings::policies;
 use super::{Finding, full_name, listed};
 use crate::config::problem::ProblemCode;
@@ -20,7 +21,7 @@ const NO_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-transla
 const PORT_KEY: &str = "destination.port";
 
 /// Ports of a gateway's policies must be ports of its listeners.
-pub(super) fn listeners(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn listeners(snapshot: &Snapshot, found: &mut Findings) {
     for (object, policy) in policies(snapshot) {
         let Some(selector) = policy.selector.as_ref().filter(|selector| !selector.match_labels.is_empty()) else {
             continue;
@@ -28,6 +29,9 @@ pub(super) fn listeners(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         let (selector, named) = (Labels::from(&selector.match_labels), named_ports(policy));
         if named.is_empty() {
             continue;
+        }
+        if !found.may_compare(snapshot.objects.of(Kind::Gateway).count()) {
+            return;
         }
         let gateways: Vec<_> = of(snapshot, &selector).collect();
         let bound: BTreeSet<u32> = gateways.iter().flat_map(|(_, gateway)| bound_ports(snapshot, gateway)).collect();

@@ -1,10 +1,11 @@
 //! Gateways: workloads that they select, ports of the Services in front of these, and certificates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::istio::networking::v1alpha3::{Gateway, ServerTlsSettings};
+use api::istio::networking::v1alpha3::Gateway;
 
+use super::findings::Findings;
 use super::selectors::{SelectedWorkload, are_known, selected, shown, without_workload};
 use super::{Finding, full_name, listed};
 use crate::config::problem::ProblemCode;
@@ -22,11 +23,14 @@ fn gateways(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &Gateway)> {
 }
 
 /// A Gateway selects workloads, and a Service of these has its ports.
-pub(super) fn ports(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn ports(snapshot: &Snapshot, found: &mut Findings) {
     if !are_known(snapshot) {
         return;
     }
     for (object, gateway) in gateways(snapshot) {
+        if !found.may_compare(snapshot.workloads.len()) {
+            return;
+        }
         let workloads = selected(snapshot, &gateway.selector, None);
         if workloads.is_empty() {
             found.push(without_workload(object, &gateway.selector, "spec.selector"));
@@ -73,11 +77,14 @@ fn numbers(service: &Service) -> Vec<u32> {
 }
 
 /// The Secret of a server exists in the namespace of the gateway's workloads, and has a certificate and a key.
-pub(super) fn secrets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn secrets(snapshot: &Snapshot, found: &mut Findings) {
     if snapshot.credentials.iter().next().is_none() {
         return;
     }
     for (object, gateway) in gateways(snapshot) {
+        if !found.may_compare(snapshot.workloads.len()) {
+            return;
+        }
         let Some(workload) = selected(snapshot, &gateway.selector, None).into_iter().next() else { continue };
         for (index, server) in gateway.servers.iter().enumerate() {
             let Some(name) = server.tls.as_ref().map(|tls| &tls.credential_name).filter(|name| is_plain(name)) else {
@@ -111,36 +118,47 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// Clients reuse a connection for all hosts of its certificate, so Gateways of the same workloads do not share one.
-pub(super) fn certificates(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn certificates(snapshot: &Snapshot, found: &mut Findings) {
     let is_scoped = snapshot.settings.knobs.scope_gateway_to_namespace;
+    let mut by_certificate: BTreeMap<Certificate<'_>, Vec<(&Object, &Gateway)>> = BTreeMap::new();
     for (object, gateway) in gateways(snapshot) {
-        for (other, others) in gateways(snapshot).filter(|(other, _)| other.key() != object.key()) {
-            let is_same_place = gateway.selector.iter().all(|(key, value)| others.selector.get(key) == Some(value))
-                && (!is_scoped || object.meta.namespace == other.meta.namespace);
-            let own = gateway.servers.iter().enumerate().filter_map(|(index, s)| Some((index, s.tls.as_ref()?)));
-            let shares =
-                |tls: &ServerTlsSettings| others.servers.iter().filter_map(|s| s.tls.as_ref()).any(|t| is_same(t, tls));
-            for (index, _) in own.filter(|(_, tls)| is_same_place && shares(tls)) {
-                let names = listed([full_name(&object.meta), full_name(&other.meta)]);
-                let message = format!(
-                    "Duplicate certificate in multiple gateways {names} may cause 404s if clients re-use HTTP2 connections."
-                );
-                let finding = Finding::warning(ProblemCode::SharedCertificate, object, message);
-                found.push(finding.at(format!("spec.servers[{index}].tls")));
+        let own: BTreeSet<Certificate<'_>> = certificates_of(gateway).map(|(_, certificate)| certificate).collect();
+        own.into_iter().for_each(|certificate| by_certificate.entry(certificate).or_default().push((object, gateway)));
+    }
+    for (object, gateway) in gateways(snapshot) {
+        for (index, certificate) in certificates_of(gateway) {
+            let users = by_certificate.get(&certificate).map_or(&[][..], Vec::as_slice);
+            for (other, others) in users.iter().filter(|(other, _)| other.key() != object.key()) {
+                if found.is_full(ProblemCode::SharedCertificate) || !found.may_compare(1) {
+                    return;
+                }
+                let is_same_place = gateway.selector.iter().all(|(key, value)| others.selector.get(key) == Some(value))
+                    && (!is_scoped || object.meta.namespace == other.meta.namespace);
+                if is_same_place {
+                    let names = listed([full_name(&object.meta), full_name(&other.meta)]);
+                    let message = format!(
+                        "Duplicate certificate in multiple gateways {names} may cause 404s if clients re-use HTTP2 connections."
+                    );
+                    let finding = Finding::warning(ProblemCode::SharedCertificate, object, message);
+                    found.push(finding.at(format!("spec.servers[{index}].tls")));
+                }
             }
         }
     }
 }
 
-fn is_same(one: &ServerTlsSettings, two: &ServerTlsSettings) -> bool {
-    let named = |tls: &ServerTlsSettings| !tls.credential_name.is_empty();
-    match (named(one), named(two)) {
-        (true, true) => one.credential_name == two.credential_name,
-        (false, false) => {
-            !one.server_certificate.is_empty()
-                && !one.private_key.is_empty()
-                && (&one.server_certificate, &one.private_key) == (&two.server_certificate, &two.private_key)
+/// What names a certificate: the credential, or the files of certificate and key.
+type Certificate<'a> = (&'a str, &'a str, &'a str);
+
+/// The servers of a Gateway that have a certificate, and which.
+fn certificates_of(gateway: &Gateway) -> impl Iterator<Item = (usize, Certificate<'_>)> {
+    gateway.servers.iter().enumerate().filter_map(|(index, server)| {
+        let tls = server.tls.as_ref()?;
+        let files = (tls.server_certificate.as_str(), tls.private_key.as_str());
+        match (tls.credential_name.as_str(), files) {
+            ("", ("", _) | (_, "")) => None,
+            ("", (certificate, key)) => Some((index, ("", certificate, key))),
+            (name, _) => Some((index, (name, "", ""))),
         }
-        _ => false,
-    }
+    })
 }

@@ -8,6 +8,7 @@ use api::istio::security::v1beta1::authorization_policy::Action;
 use api::istio::security::v1beta1::{AuthorizationPolicy, Rule, Source};
 
 use super::Finding;
+use super::findings::Findings;
 use super::spellings::policies;
 use crate::config::Object;
 use crate::config::problem::ProblemCode;
@@ -20,10 +21,17 @@ use crate::snapshot::Snapshot;
 const IDENTITY_KEYS: [&str; 3] = ["source.principal", "source.namespace", "source.serviceAccount"];
 
 /// Workloads of a policy that denies by identity must not accept plain text.
-pub(super) fn in_plain_text(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn in_plain_text(snapshot: &Snapshot, found: &mut Findings) {
     let root = snapshot.settings.root_namespace();
     let peers = PeerPolicies::new(&snapshot.policy, &root);
     for (object, policy) in policies(snapshot) {
+        let workloads = match object.meta.namespace == root {
+            true => snapshot.workloads.len(),
+            false => snapshot.workloads.of_namespace(&object.meta.namespace).count(),
+        };
+        if !found.may_compare(workloads.saturating_mul(policy.rules.len())) {
+            return;
+        }
         let denying = policy.rules.iter().filter_map(|rule| Some((rule, denied_by(policy.action(), rule)?)));
         let of_plain_text = denying.filter_map(|(rule, field)| {
             let workloads = SelectedWorkloads { snapshot, peers, root: &root, object, policy };

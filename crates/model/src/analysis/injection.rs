@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::findings::Findings;
 use super::{Finding, listed};
 use crate::config::problem::{ProblemCode, Severity, Subject};
 use crate::labels::Labels;
@@ -18,7 +19,7 @@ const INJECTED: &str = "security.istio.io/tlsMode";
 const REFUSED: &str = "sidecar.istio.io/inject";
 
 /// Namespaces say once whether their pods are injected, and pods of those that are have a sidecar.
-pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Findings) {
     let root = snapshot.settings.root_namespace();
     let mut injected: BTreeSet<&Namespace> = BTreeSet::new();
     for (namespace, labels) in snapshot.namespaces.iter() {

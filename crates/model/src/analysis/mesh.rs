@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
 
 use super::Finding;
+use super::findings::Findings;
 use crate::config::problem::{ProblemCode, Severity, Subject};
 use crate::config::{Kind, Spec};
 use crate::snapshot::Snapshot;
@@ -13,7 +14,7 @@ use crate::snapshot::Snapshot;
 const REGISTRIES: [&str; 3] = ["Kubernetes", "External", "Mock"];
 
 /// `fromRegistry` names a cluster or a registry.
-pub(super) fn networks(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn networks(snapshot: &Snapshot, found: &mut Findings) {
     let services = || snapshot.services.iter();
     let clusters = services().flat_map(|service| service.cluster_addresses.iter().map(|(id, _)| &**id));
     let registries = services().map(|service| service.registry.as_str());
@@ -39,7 +40,7 @@ pub(super) fn networks(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// Access logs of a Telemetry name a provider, unless the mesh has a default one.
-pub(super) fn providers(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn providers(snapshot: &Snapshot, found: &mut Findings) {
     let defaults = snapshot.settings.mesh.default_providers.as_ref();
     if defaults.is_some_and(|defaults| !defaults.access_logging.is_empty()) {
         return;

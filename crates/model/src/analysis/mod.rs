@@ -4,6 +4,7 @@
 mod accounts;
 mod clashes;
 mod destinations;
+mod findings;
 mod gateway_ports;
 mod gateways;
 mod identities;
@@ -22,6 +23,7 @@ use std::fmt;
 use api::istio::networking::v1alpha3::VirtualService;
 use serde_json::{Value, json};
 
+use self::findings::{Findings, joined};
 use crate::config::problem::{FileLocation, Problem, ProblemCode, Severity, Subject};
 use crate::config::{Kind, Meta, Object, Spec};
 use crate::snapshot::Snapshot;
@@ -43,7 +45,7 @@ pub struct Finding {
     pub message: String,
 }
 
-type AnalysisCheck = fn(&Snapshot, &mut Vec<Finding>);
+type AnalysisCheck = fn(&Snapshot, &mut Findings);
 
 /// What a check needs to know. A check whose inputs are not known is left out: it would call everything missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,18 +154,14 @@ pub fn analyze(snapshot: &Snapshot) -> Vec<Finding> {
     analyze_with(snapshot, |_| true)
 }
 
-/// The findings of checks whose inputs are known.
+/// The findings of checks whose inputs are known, within limits that `findings` sets.
 pub fn analyze_with(snapshot: &Snapshot, is_known: impl Fn(CheckInput) -> bool) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for (_, _, _, check) in CHECKS.iter().filter(|(_, _, input, _)| is_known(*input)) {
+    let mut found = Findings::default();
+    for (name, _, _, check) in CHECKS.iter().filter(|(_, _, input, _)| is_known(*input)) {
+        found.begin(name);
         check(snapshot, &mut found);
     }
-    found.sort_by(|a, b| {
-        let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.code.as_str(), f.origin(), f.message.clone());
-        key(a).cmp(&key(b))
-    });
-    found.dedup();
-    found
+    found.sorted()
 }
 
 impl Finding {
@@ -256,10 +254,9 @@ fn full_name(meta: &Meta) -> String {
     format!("{}/{}", meta.namespace, meta.name)
 }
 
-/// A list in Go's format.
+/// A list in Go's format, of its first items.
 fn listed<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
-    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
-    format!("[{}]", items.join(" "))
+    format!("[{}]", joined(items, " "))
 }
 
 #[cfg(test)]

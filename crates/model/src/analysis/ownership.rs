@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::findings::Findings;
 use super::{Finding, full_name, virtual_services};
 use crate::config::Object;
 use crate::config::problem::ProblemCode;
@@ -16,7 +17,7 @@ const NAMED: usize = 3;
 
 /// VirtualServices that other namespaces see must be for hosts of their own namespace. Delegates have no hosts, and the
 /// root namespace is trusted.
-pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Findings) {
     let wildcards: Vec<&Service> =
         snapshot.services.iter().map(|service| &**service).filter(|service| service.hostname.is_wildcard()).collect();
     let default = snapshot.settings.default_virtual_service_export();
@@ -29,6 +30,10 @@ pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         }
         for (index, host) in spec.hosts.iter().enumerate() {
             let host = resolve_short_name(host, namespace, &snapshot.settings.domain);
+            let compared = if host.is_wildcard() { snapshot.services.len() } else { wildcards.len() };
+            if found.is_full(ProblemCode::ForeignHost) || !found.may_compare(compared) {
+                return;
+            }
             let owners = owners(snapshot, &wildcards, &host, namespace);
             if !owners.is_empty() {
                 let finding = Finding::warning(ProblemCode::ForeignHost, object, message(object, &host, &owners));

@@ -4,6 +4,7 @@ use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, EnvoyConfigObjectPatch};
 
 use super::Finding;
+use super::findings::Findings;
 use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Spec};
 use crate::snapshot::Snapshot;
@@ -14,7 +15,7 @@ const RELATIVE: &str = "This EnvoyFilter does not have a priority and has a rela
 const REPLACE: &str = "The REPLACE operation is only valid for HTTP_FILTER and NETWORK_FILTER.";
 
 /// Operations that need a priority, or that the patched object does not support.
-pub(super) fn operations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn operations(snapshot: &Snapshot, found: &mut Findings) {
     for object in snapshot.objects.of(Kind::EnvoyFilter) {
         let Spec::EnvoyFilter(filter) = &object.spec else { continue };
         let operations: Vec<(ApplyTo, Operation)> = filter.config_patches.iter().map(operation).collect();

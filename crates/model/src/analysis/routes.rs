@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{Destination, RouteDestination, VirtualService};
 
+use super::findings::Findings;
 use super::{Finding, full_name, listed, similar_host, virtual_services};
 use crate::config::problem::ProblemCode;
 use crate::config::{Key, Kind, Object, Spec};
@@ -17,7 +18,7 @@ use crate::suggest;
 const MESH: &str = "mesh";
 
 /// Gateways of a VirtualService must exist and have one of its hosts.
-pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn gateways(snapshot: &Snapshot, found: &mut Findings) {
     for (object, spec) in virtual_services(snapshot) {
         for (index, name) in spec.gateways.iter().enumerate().filter(|(_, name)| *name != MESH) {
             let field = format!("spec.gateways[{index}]");
@@ -27,12 +28,21 @@ pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             let gateway = snapshot.objects.get(&key).or_else(|| snapshot.converted.objects.get(&key));
             let Some(Spec::Gateway(gateway)) = gateway.map(|gateway| &gateway.spec) else {
                 let known: Vec<String> = gateway_names(snapshot, &object.meta.namespace).collect();
+                if found.is_full(ProblemCode::MissingReference) {
+                    continue;
+                }
+                if !found.may_compare(known.len()) {
+                    return;
+                }
                 let hint = suggest::hint(name, known.iter().map(String::as_str));
                 let message = format!("Referenced gateway not found: {name:?}{hint}");
                 found.push(Finding::error(ProblemCode::MissingReference, object, message).at(field));
                 continue;
             };
             let hosts = gateway.servers.iter().flat_map(|server| &server.hosts);
+            if !found.may_compare(hosts.clone().count().saturating_mul(spec.hosts.len())) {
+                return;
+            }
             let mut for_us = hosts.filter_map(|host| host_for(host, namespace, &object.meta.namespace));
             let fits = |host: &str| spec.hosts.iter().any(|own| Hostname::from(own.as_str()).overlaps(host));
             if !for_us.any(fits) {
@@ -64,13 +74,22 @@ fn host_for<'a>(host: &'a str, gateway: &str, route: &str) -> Option<&'a str> {
 }
 
 /// Destination hosts must exist and have the port of the route; without a port, only one port.
-pub(super) fn destinations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn destinations(snapshot: &Snapshot, found: &mut Findings) {
     let wildcards: Vec<&Arc<Service>> = snapshot.services.iter().filter(|s| s.hostname.is_wildcard()).collect();
     for (object, spec) in virtual_services(snapshot) {
         for (what, field, destination) in all(spec) {
             let host = &destination.host;
+            if !found.may_compare(wildcards.len()) {
+                return;
+            }
             let Some(service) = service_of(snapshot, object, host, &wildcards) else {
                 let completed = resolve_short_name(host, &object.meta.namespace, &snapshot.settings.domain);
+                if found.is_full(ProblemCode::MissingReference) {
+                    continue;
+                }
+                if !found.may_compare(snapshot.services.len()) {
+                    return;
+                }
                 let hint = similar_host(snapshot, host, &completed);
                 let message = format!("Referenced {what} not found: {host:?}{hint}");
                 let finding = Finding::error(ProblemCode::MissingReference, object, message);
@@ -97,7 +116,7 @@ pub(super) fn destinations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// Destination subsets must be defined in a DestinationRule for the host.
-pub(super) fn subsets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn subsets(snapshot: &Snapshot, found: &mut Findings) {
     let domain = &snapshot.settings.domain;
     let mut known: BTreeSet<(Hostname, &str)> = BTreeSet::new();
     for object in snapshot.objects.of(Kind::DestinationRule) {
@@ -110,6 +129,12 @@ pub(super) fn subsets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         for (what, field, destination) in all(spec).filter(|(_, _, destination)| !destination.subset.is_empty()) {
             let host = resolve_short_name(&destination.host, &object.meta.namespace, domain);
             let fits = |(rule, subset): &(Hostname, &str)| *subset == destination.subset && host.is_subset_of(rule);
+            if found.is_full(ProblemCode::MissingReference) {
+                continue;
+            }
+            if !found.may_compare(known.len()) {
+                return;
+            }
             if !known.iter().any(fits) {
                 let what = if what == "host" { "host+subset" } else { "mirror+subset" };
                 let pair = format!("{}+{}", destination.host, destination.subset);

@@ -1,11 +1,12 @@
 //! Problems of parsing and validation, under the codes of `istioctl analyze`.
 
+use super::findings::Findings;
 use super::{Finding, SOURCE};
 use crate::config::problem::{ProblemCode, Severity};
 use crate::snapshot::Snapshot;
 
 /// Errors, warnings and deprecated kinds.
-pub(super) fn problems(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn problems(snapshot: &Snapshot, found: &mut Findings) {
     let of_sources = snapshot.problems.iter().filter(|(source, _)| &*source.0 != SOURCE);
     for problem in of_sources.flat_map(|(_, problems)| problems.iter()) {
         let (code, severity, message) = match problem.severity {

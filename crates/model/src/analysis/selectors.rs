@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::findings::Findings;
 use super::{Finding, listed};
 use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Object, Spec};
@@ -30,7 +31,11 @@ pub(super) fn are_known(snapshot: &Snapshot) -> bool {
 /// The workloads that a selector matches, in one namespace or in all.
 pub(super) fn selected(snapshot: &Snapshot, selector: &Selector, within: Option<&Namespace>) -> Vec<SelectedWorkload> {
     let is_within = |namespace: &Namespace| within.is_none_or(|only| only == namespace);
-    let pods = snapshot.workloads.iter().filter(|w| is_within(&w.key.namespace) && selects(selector, &w.labels));
+    let known: Vec<_> = match within {
+        Some(namespace) => snapshot.workloads.of_namespace(namespace).collect(),
+        None => snapshot.workloads.iter().collect(),
+    };
+    let pods = known.into_iter().filter(|w| selects(selector, &w.labels));
     let pods = pods.map(|w| SelectedWorkload { namespace: w.key.namespace.clone(), name: w.key.name.clone() });
     let entries = snapshot.objects.of(Kind::WorkloadEntry).filter(|object| match &object.spec {
         Spec::WorkloadEntry(entry) => {
@@ -42,6 +47,11 @@ pub(super) fn selected(snapshot: &Snapshot, selector: &Selector, within: Option<
     let entries =
         entries.map(|o| SelectedWorkload { namespace: o.meta.namespace.clone(), name: o.meta.name.as_str().into() });
     pods.chain(entries).collect()
+}
+
+/// Pods of a namespace: the comparisons that it takes to find those that a selector matches there.
+pub(super) fn pods_in(snapshot: &Snapshot, namespace: &Namespace) -> usize {
+    snapshot.workloads.of_namespace(namespace).count()
 }
 
 /// `a=b,c=d`, as upstream prints selectors.
@@ -56,7 +66,7 @@ pub(super) fn without_workload(object: &Object, selector: &Selector, field: &str
 }
 
 /// A Telemetry with a selector needs a workload, and each workload at most one such Telemetry.
-pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Findings) {
     if !are_known(snapshot) {
         return;
     }
@@ -66,6 +76,9 @@ pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Vec<Finding>) {
         let Some(selector) = spec.selector.as_ref().filter(|selector| !selector.match_labels.is_empty()) else {
             continue;
         };
+        if !found.may_compare(pods_in(snapshot, &object.meta.namespace)) {
+            return;
+        }
         let workloads = selected(snapshot, &selector.match_labels, Some(&object.meta.namespace));
         if workloads.is_empty() {
             found.push(without_workload(object, &selector.match_labels, "spec.selector.matchLabels"));
@@ -87,7 +100,7 @@ pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// Each subset of a DestinationRule needs a workload of its service.
-pub(super) fn subsets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn subsets(snapshot: &Snapshot, found: &mut Findings) {
     if !are_known(snapshot) {
         return;
     }
@@ -99,6 +112,10 @@ pub(super) fn subsets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             continue;
         }
         for (index, subset) in rule.subsets.iter().enumerate() {
+            let pods = owners.iter().map(|service| pods_in(snapshot, &service.namespace)).sum();
+            if !found.may_compare(pods) {
+                return;
+            }
             let has_workload = |service: &Service| {
                 let mut labels: Selector =
                     service.selector.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();

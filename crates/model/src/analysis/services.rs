@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::findings::Findings;
 use super::{Finding, listed};
 use crate::config::problem::{ProblemCode, Severity, Subject};
 use crate::config::{Kind, Spec};
@@ -18,7 +19,7 @@ const MANAGED: &str = "gateway.istio.io/managed";
 const CONTROL_PLANE: [(&str, &str); 3] = [("istio", "pilot"), ("app", "istiod"), ("app", "pilot")];
 
 /// Names of ports begin with their protocol; else the proxy detects it.
-pub(super) fn port_names(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn port_names(snapshot: &Snapshot, found: &mut Findings) {
     for service in snapshot.services.iter().filter(|service| service.registry == Registry::Kubernetes) {
         let has = |key: &str, value: &str| service.labels.get(key).is_some_and(|known| &**known == value);
         if service.labels.get(MANAGED).is_some() || CONTROL_PLANE.iter().any(|(key, value)| has(key, value)) {
@@ -60,10 +61,13 @@ fn shown(target: &Target) -> String {
 }
 
 /// Services that select the same workload agree on the transport of a port, and on the port of a target port.
-pub(super) fn shared_workloads(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn shared_workloads(snapshot: &Snapshot, found: &mut Findings) {
     let mut by_owner: BTreeMap<(Namespace, Str), BTreeMap<Str, &Arc<Service>>> = BTreeMap::new();
     for workload in snapshot.workloads.iter() {
         let services = snapshot.services.selecting(&workload.key.namespace);
+        if !found.may_compare(services.len()) {
+            return;
+        }
         let selecting = services.iter().filter(|service| service.selector.is_subset_of(&workload.labels));
         let key = (workload.key.namespace.clone(), workload.workload_name.clone());
         by_owner.entry(key).or_default().extend(selecting.map(|service| (service.name.clone(), service)));
@@ -121,7 +125,7 @@ fn names<'a>(namespace: &Namespace, services: impl Iterator<Item = &'a &'a Str>)
 
 /// Without an address a TCP port takes all connections to that port number. Hosts that get an automatic address
 /// are not reported.
-pub(super) fn addresses(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn addresses(snapshot: &Snapshot, found: &mut Findings) {
     for object in snapshot.objects.of(Kind::ServiceEntry) {
         let Spec::ServiceEntry(entry) = &object.spec else { continue };
         let entry = entry.open();

@@ -7,6 +7,7 @@ use api::istio::security::v1beta1::authorization_policy::Action;
 use api::istio::security::v1beta1::{AuthorizationPolicy, Operation};
 
 use super::Finding;
+use super::findings::Findings;
 use crate::config::problem::ProblemCode;
 use crate::config::{Kind, Object, Spec};
 use crate::snapshot::Snapshot;
@@ -15,7 +16,7 @@ use crate::snapshot::Snapshot;
 const HOST_KEYS: [&str; 2] = ["request.headers[:authority]", "request.headers[host]"];
 
 /// Denied paths need path normalization.
-pub(super) fn paths(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn paths(snapshot: &Snapshot, found: &mut Findings) {
     let normalization = snapshot.settings.path_normalization();
     if normalization == NormalizationType::DecodeAndMergeSlashes {
         return;
@@ -36,7 +37,7 @@ pub(super) fn paths(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// Denied hosts must also be denied with a port.
-pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn hosts(snapshot: &Snapshot, found: &mut Findings) {
     if snapshot.settings.knobs.strict_authorization {
         return;
     }

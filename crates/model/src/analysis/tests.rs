@@ -311,3 +311,31 @@ fn istio_security_2021_004_denied_identities_in_plain_text_are_reported() {
     assert!(denied(&open, "DENY", &of_port(80)).is_empty());
     assert_eq!(denied(&open, "DENY", &of_port(81)).len(), 1);
 }
+
+/// What all pairs of these would be worth: gigabytes of text, and minutes of comparisons.
+#[test]
+fn hole_04_thousands_of_conflicting_objects_are_analyzed_within_limits() {
+    const OBJECTS: usize = 1500;
+    let gateway = |number: usize| {
+        object(
+            "Gateway",
+            &format!("g{number}"),
+            "{selector: {a: b}, servers: [{port: {number: 443, name: https, protocol: HTTPS}, hosts: ['*.example'], \
+             tls: {mode: SIMPLE, credentialName: wildcard}}]}",
+        )
+    };
+    let route = |number: usize| {
+        object(
+            "VirtualService",
+            &format!("v{number}"),
+            "{hosts: [cart], http: [{route: [{destination: {host: cart, port: {number: 80}}}]}]}",
+        )
+    };
+    let text: String = (0..OBJECTS).map(|number| gateway(number) + &route(number)).collect();
+    let found = findings(&format!("{CART}{text}"), Settings::default());
+    let with = |code: &str| found.iter().filter(|finding| finding.contains(&format!("[{code}]"))).count();
+    assert_eq!(["IST0109", "IST0138", "IST0145"].map(with), [1000; 3], "{:#?}", &found[..3]);
+    assert_eq!(found.iter().filter(|finding| finding.contains("the others are not listed")).count(), 3);
+    let bytes: usize = found.iter().map(String::len).sum();
+    assert!(bytes < 10 << 20, "{bytes} bytes");
+}
