@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::effective_settings::EffectiveSetting;
 use crate::serve::session::ControlPlane;
-use api::{EventHub, PlanTurn};
+use api::{ChangeLimits, EventHub};
 pub(crate) use guard::AllowedHosts;
 use response::{Layout, PageResponse, RenderedPage};
 use shared::SharedPage;
@@ -72,7 +72,7 @@ struct PagesInner {
     current: Registry,
     stats: Stats,
     events: EventHub,
-    plans: PlanTurn,
+    changes: ChangeLimits,
 }
 
 impl Pages {
@@ -95,7 +95,7 @@ impl Pages {
             current,
             stats: Stats::default(),
             events: EventHub::default(),
-            plans: PlanTurn::default(),
+            changes: ChangeLimits::default(),
         }))
     }
 

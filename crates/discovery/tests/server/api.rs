@@ -150,6 +150,39 @@ async fn odd_requests_are_refused_and_nothing_is_reflected() {
     }
 }
 
+/// Their memory is reserved before it is read, so clients that announce much use little and are few.
+#[tokio::test]
+async fn hole_12_large_changes_that_never_arrive_leave_room_for_others() {
+    let (server, _proxy) = start().await;
+    let announce = async |path: &str| {
+        let mut stream = TcpStream::connect(server.monitoring()).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", 32 << 20);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    };
+    let mut silent = Vec::new();
+    for path in ["/api/v1/plan", "/api/v1/wait", "/api/v1/plan"] {
+        silent.push(announce(path).await);
+    }
+    wait::until("the fourth to be refused", async || {
+        let mut fourth = announce("/api/v1/plan").await;
+        let mut status = [0; 12];
+        let read = tokio::time::timeout(Duration::from_secs(1), fourth.read_exact(&mut status)).await;
+        let is_refused = read.is_ok() && status == *b"HTTP/1.1 503";
+        if is_refused { Ok(()) } else { Err(String::from_utf8_lossy(&status).into_owned()) }
+    })
+    .await;
+    let small = send(&server, Method::POST, "/api/v1/plan", &route(3)).await;
+    assert!(small.status.is_success(), "{}", small.body);
+    drop(silent);
+    wait::until("room for a large change", async || {
+        let large = format!("# {}\n{}", "x".repeat(2 << 20), route(3));
+        let reply = send(&server, Method::POST, "/api/v1/plan", &large).await;
+        if reply.status.is_success() { Ok(()) } else { Err(reply.body) }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn readers_that_stop_do_not_hold_up_others() {
     let (server, _proxy) = start().await;

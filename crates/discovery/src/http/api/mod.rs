@@ -31,7 +31,7 @@ use super::debug::loopback_only;
 use super::{Layout, PageResponse, Pages};
 
 pub(super) use events::EventHub;
-pub(super) use plan::PlanTurn;
+pub(super) use plan::ChangeLimits;
 
 /// One GET request: how it is asked, and how it is answered.
 struct ApiPage {

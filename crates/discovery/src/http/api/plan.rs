@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http_body::Body as _;
 use model::config::check::checked;
 use model::config::{Key, Meta, Object};
 use model::problem::{Problem, Severity, Subject};
@@ -15,7 +17,7 @@ use model::snapshot::Snapshot;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::Layout;
 use super::{ApiQuery, ApiResult, PageResponse, Pages, QueryResult, bad_request, json_of, not_found, proxies};
@@ -34,13 +36,32 @@ const NAME: &str = "change";
 /// Problems in one answer.
 const MOST_PROBLEMS: usize = 200;
 
-/// Lets one plan be made at a time.
-pub(in crate::http) struct PlanTurn(Semaphore);
+/// Kilobytes of all large changes that are read, planned or waited for at one time, and of all small ones.
+const LARGE_KILOBYTES: usize = 96 << 10;
+const SMALL_KILOBYTES: usize = 32 << 10;
+/// Bytes of a small change. It does not wait for clients that send large ones slowly.
+const SMALL: usize = 1 << 20;
+/// Time for a client to send a change.
+const READ_TIME: Duration = Duration::from_secs(30);
 
-impl Default for PlanTurn {
-    fn default() -> PlanTurn {
-        PlanTurn(Semaphore::new(1))
+/// Limits what requests with changes use together: memory, and one plan is made at a time.
+pub(in crate::http) struct ChangeLimits {
+    large: Arc<Semaphore>,
+    small: Arc<Semaphore>,
+    plans: Semaphore,
+}
+
+impl Default for ChangeLimits {
+    fn default() -> ChangeLimits {
+        let [large, small] = [LARGE_KILOBYTES, SMALL_KILOBYTES].map(|kilobytes| Arc::new(Semaphore::new(kilobytes)));
+        ChangeLimits { large, small, plans: Semaphore::new(1) }
     }
+}
+
+/// The text of a request, and its part of the memory for changes.
+pub(super) struct ChangeText {
+    pub(super) text: String,
+    pub(super) memory: OwnedSemaphorePermit,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -86,14 +107,28 @@ struct PlannedResource {
     change: &'static str,
 }
 
-/// The text of a request.
-pub(super) async fn text_of(body: Body) -> Result<String, PageResponse> {
+/// Reads the text of a request. Its size is reserved before it is read.
+pub(super) async fn text_of(pages: &Pages, body: Body) -> Result<ChangeText, PageResponse> {
     let too_large = || {
         let reason = format!("could not read the change: it is larger than {MOST_BYTES} bytes, or was cut off");
         PageResponse::refused(StatusCode::PAYLOAD_TOO_LARGE, &reason)
     };
-    let bytes = to_bytes(body, MOST_BYTES).await.map_err(|_| too_large())?;
-    String::from_utf8(bytes.to_vec()).map_err(|_| bad_request("could not read the change: not UTF-8"))
+    let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(MOST_BYTES);
+    if announced > MOST_BYTES {
+        return Err(too_large());
+    }
+    let kilobytes = u32::try_from(announced.div_ceil(1024)).unwrap_or(u32::MAX);
+    let limits = &pages.0.changes;
+    let memory = if announced <= SMALL { &limits.small } else { &limits.large }.clone();
+    let memory = memory.try_acquire_many_owned(kilobytes).map_err(|_| {
+        let reason = "could not read the change: other changes use all memory for them; try again later";
+        PageResponse::refused(StatusCode::SERVICE_UNAVAILABLE, reason)
+    })?;
+    let read = tokio::time::timeout(READ_TIME, to_bytes(body, MOST_BYTES)).await;
+    let bytes = read.map_err(|_| bad_request("could not read the change: it did not arrive within 30 s"))?;
+    let bytes = bytes.map_err(|_| too_large())?;
+    let text = String::from_utf8(bytes.into()).map_err(|_| bad_request("could not read the change: not UTF-8"))?;
+    Ok(ChangeText { text, memory })
 }
 
 /// The objects of a text; an error names every mistake.
@@ -118,11 +153,11 @@ pub(super) async fn page(State(pages): State<Pages>, query: QueryResult, body: B
         return bad_request("could not parse the query").into_response();
     };
     let query = ApiQuery { path: Vec::new(), query };
-    let text = match text_of(body).await {
+    let ChangeText { text, memory: _memory } = match text_of(&pages, body).await {
         Ok(text) => text,
         Err(error) => return error.into_response(),
     };
-    let Ok(_turn) = pages.0.plans.0.acquire().await else {
+    let Ok(_turn) = pages.0.changes.plans.acquire().await else {
         return PageResponse::failed("the server is stopping").into_response();
     };
     let make = move |pages: &Pages| plan(pages, &query, &text).map_or_else(|error| error, PageResponse::json);

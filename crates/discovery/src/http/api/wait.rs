@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::Layout;
-use super::plan::{objects_of, text_of};
+use super::plan::{ChangeText, objects_of, text_of};
 use super::{ApiQuery, PageResponse, Pages, QueryResult, bad_request, json_of, proxies};
 use crate::serve::clients::Connection;
 use crate::serve::pins::{Pin, Pins};
@@ -73,7 +73,8 @@ struct Wait {
 pub(super) async fn page(State(pages): State<Pages>, query: QueryResult, body: Body) -> Response {
     let Ok(Query(query)) = query else { return bad_request("could not parse the query").into_response() };
     let query = ApiQuery { path: Vec::new(), query };
-    let text = match text_of(body).await {
+    // Kept until the response is made: the objects are as large as the text.
+    let ChangeText { text, memory: _memory } = match text_of(&pages, body).await {
         Ok(text) => text,
         Err(error) => return error.into_response(),
     };
