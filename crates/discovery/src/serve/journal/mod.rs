@@ -16,8 +16,10 @@ use model::names::Str;
 use model::snapshot::{Delta, Snapshot};
 use parking_lot::Mutex;
 
-/// Bytes of all entries.
-const MOST_BYTES: usize = 1 << 20;
+/// Bytes of all entries after a change.
+const MOST_BYTES: usize = (1 << 20) - UNCOUNTED;
+/// Bytes of acknowledgements that may come on top: old ones are not searched for each new one.
+const UNCOUNTED: usize = 64 << 10;
 /// Objects of one change that are recorded one by one.
 const MOST_OBJECTS: usize = 256;
 /// Acknowledgements recorded for one change.
@@ -114,7 +116,9 @@ impl Journal {
         let millis = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
         Arc::make_mut(entry).acknowledged.push(AcknowledgedBy { client: client.clone(), millis });
         journal.bytes += size_of::<AcknowledgedBy>();
-        journal.shorten();
+        if journal.bytes > MOST_BYTES + UNCOUNTED {
+            journal.shorten();
+        }
     }
 
     /// The entries after a snapshot; all for 0.
