@@ -167,11 +167,14 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
 /// Reports readiness through the gRPC health service.
 async fn report(reporter: HealthReporter, pilot: Arc<ControlPlane>, stop: CancellationToken) {
     let mut snapshots = pilot.world().snapshots();
+    let mut reported = None;
     loop {
         let is_ready = pilot.missing_sources().is_empty() && !stop.is_cancelled();
-        let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for service in ["", ADS] {
-            reporter.set_service_status(service, status).await;
+        if reported.replace(is_ready) != Some(is_ready) {
+            let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+            for service in ["", ADS] {
+                reporter.set_service_status(service, status).await;
+            }
         }
         tokio::select! {
             () = stop.cancelled(), if !stop.is_cancelled() => {}

@@ -179,6 +179,11 @@ impl Connection {
         self.types.lock().clone()
     }
 
+    /// Reads the state of each type without copying it.
+    pub fn look<T>(&self, read: impl FnOnce(&BTreeMap<TypeUrl, Watched>) -> T) -> T {
+        read(&self.types.lock())
+    }
+
     /// Rejections of one type so far, by gRPC code.
     pub fn refusals(&self, kind: &TypeUrl) -> BTreeMap<i32, u64> {
         self.types.lock().get(kind).map(|watched| watched.refusals.clone()).unwrap_or_default()

@@ -35,6 +35,8 @@ pub async fn follow(
             });
             seen = Some((objects.clone(), converted.clone()));
         }
+        // Not held while waiting: a snapshot with other problems only replaces it without a notice.
+        drop(latest);
         if snapshots.changed().await.is_err() || requests.is_closed() {
             return;
         }

@@ -28,6 +28,8 @@ pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet, statuses: 
                 is_new
             });
         }
+        // Not held while waiting.
+        drop(latest);
         let changed = match is_complete {
             true => snapshots.changed().await,
             false => timeout(LOOK_AGAIN, snapshots.changed()).await.unwrap_or(Ok(())),

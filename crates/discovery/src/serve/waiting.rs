@@ -72,11 +72,13 @@ fn problem(client: &Connection, now: SystemTime) -> Option<Problem> {
 
 /// The client has accepted its clusters and asks for no listeners.
 fn waits_for_agent(client: &Connection, now: SystemTime) -> Option<String> {
-    let watched = client.watched();
-    let clusters = watched.get(&TypeUrl::CLUSTER)?;
-    let (sent, acked) = clusters.nonces();
-    let is_late = clusters.updated_at().is_some_and(|at| now.duration_since(at).is_ok_and(|ago| ago > PATIENCE));
-    if watched.contains_key(&TypeUrl::LISTENER) || acked.is_none() || sent != acked || !is_late {
+    let is_waiting = client.look(|watched| {
+        let clusters = watched.get(&TypeUrl::CLUSTER)?;
+        let (sent, acked) = clusters.nonces();
+        let is_late = clusters.updated_at().is_some_and(|at| now.duration_since(at).is_ok_and(|ago| ago > PATIENCE));
+        Some(!watched.contains_key(&TypeUrl::LISTENER) && acked.is_some() && sent == acked && is_late)
+    });
+    if is_waiting != Some(true) {
         return None;
     }
     let cut = client.cut()?;
@@ -96,15 +98,14 @@ fn waits_for_agent(client: &Connection, now: SystemTime) -> Option<String> {
 
 /// The client subscribes to secrets that it is not sent.
 fn waits_for_us(client: &Connection, now: SystemTime) -> Option<String> {
-    let watched = client.watched();
-    let asked = watched.get(&TypeUrl::SECRET)?;
     if now.duration_since(client.since).is_ok_and(|since| since <= PATIENCE) {
         return None;
     }
+    let names = client.look(|watched| watched.get(&TypeUrl::SECRET).map(|asked| asked.names.clone()))?;
     let cut = client.cut()?;
     let set = cut.set(&TypeUrl::SECRET);
     let has = |name: &str| set.as_ref().is_some_and(|set| set.get(name).is_some());
-    let missing: BTreeSet<String> = asked.names.iter().filter(|name| !has(name)).map(ToString::to_string).collect();
+    let missing: BTreeSet<String> = names.iter().filter(|name| !has(name)).map(ToString::to_string).collect();
     if missing.is_empty() {
         return None;
     }
