@@ -165,6 +165,18 @@ impl fmt::Debug for ResourceSet {
 pub(crate) struct SetStep(Vec<Arc<Step>>);
 
 impl SetStep {
+    /// Whether both sets have the same names.
+    pub(crate) fn replaces_only(&self, old: &ResourceSet, new: &ResourceSet) -> bool {
+        old.len() == new.len() && self.removed().next().is_none()
+    }
+
+    /// The changed resources in the order of their names.
+    pub(crate) fn changed_in_order(&self) -> Vec<Resource> {
+        let mut changed: Vec<Resource> = self.changed().cloned().collect();
+        changed.sort_by(|a, b| a.name.cmp(&b.name));
+        changed
+    }
+
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Resource> {
         self.0.iter().flat_map(|step| &step.changed)
     }
