@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use http::{Method, Request};
 use serde_json::{Value, json};
@@ -10,6 +11,9 @@ use tempfile::TempDir;
 use crate::error::ReplyError;
 use crate::process::Process;
 use crate::{client, ports, servers, wait};
+
+/// Time for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// One server. Its state survives a kill.
 pub struct Consul {
@@ -118,9 +122,8 @@ impl Consul {
     pub async fn ready(&mut self) {
         wait::until_within(wait::PATIENCE * 3, "a Consul with a leader", async || {
             self.process.check_alive();
-            let reply = client::get(self.http, "consul", "/v1/status/leader").await?;
-            let is_led = reply.status.is_success() && reply.json().as_str().is_some_and(|leader| !leader.is_empty());
-            if is_led { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
+            let leader = self.call(Method::GET, "/v1/status/leader", None).await?;
+            if leader.trim().len() > "\"\"".len() { Ok(()) } else { Err(format!("no leader: {leader}")) }
         })
         .await;
     }
@@ -148,7 +151,9 @@ impl Consul {
             request = request.header("x-consul-token", token);
         }
         let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let reply = client::send(self.http, request.body(body)?).await?;
+        // A server that was just started may accept a request and never answer it.
+        let reply = tokio::time::timeout(ANSWER, client::send(self.http, request.body(body)?)).await;
+        let reply = reply.map_err(|_| ReplyError::no_response(self.http)(format!("{path} took {ANSWER:?}")))??;
         if !reply.status.is_success() {
             return Err(ReplyError::Status { request: path.to_owned(), status: reply.status, body: reply.body });
         }

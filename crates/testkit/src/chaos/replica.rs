@@ -162,8 +162,13 @@ impl Replica {
 
     /// The page about the state of proxies; `None` if it does not answer soon.
     pub(super) async fn sync_page(&self) -> Option<Value> {
-        let page = client::get(self.http, "localhost", "/debug/syncz");
+        serde_json::from_str(&self.page("/debug/syncz").await?).ok()
+    }
+
+    /// A page of the server; `None` if it does not answer soon.
+    pub(super) async fn page(&self, path: &str) -> Option<String> {
+        let page = client::get(self.http, "localhost", path);
         let reply = tokio::time::timeout(PAGE_LIMIT, page).await.ok()?.ok()?;
-        reply.status.is_success().then(|| reply.json())
+        reply.status.is_success().then_some(reply.body)
     }
 }

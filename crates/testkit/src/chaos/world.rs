@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use super::disk::SmallDisk;
 use super::replica::Replica;
 use super::sources::{GATEWAY, MeshSources, PRIVATE_HOST, SERVICES, SourceKind};
 use crate::clock::JumpingClock;
-use crate::envoy::{Bootstrap, Envoy, XdsTransport};
+use crate::envoy::{Admin, Bootstrap, Envoy, XdsTransport};
 use crate::fleet::node;
 use crate::forwarder::TcpForwarder;
 use crate::promises::content::{Marker, ResourceKind};
@@ -25,6 +26,8 @@ use crate::{servers, wait};
 pub(super) const REPLICAS: usize = 2;
 /// Name of the real Envoy.
 const ENVOY: &str = "envoy";
+/// Interval at which the configuration of the Envoy is recorded.
+const RECORD_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How a recorded proxy is made.
 #[derive(Clone, Debug)]
@@ -75,10 +78,36 @@ impl ConnectedProxy {
     }
 }
 
-/// A real Envoy on the first replica.
+/// A real Envoy on the first replica. What it uses is recorded all the time: the repair of a fault may take a minute.
 pub(super) struct WatchedEnvoy {
     pub(super) envoy: Envoy,
     _link: TcpForwarder,
+    dumps: Arc<EnvoyDumps>,
+    recording: AbortHandle,
+}
+
+impl Drop for WatchedEnvoy {
+    fn drop(&mut self) {
+        self.recording.abort();
+    }
+}
+
+/// Records what the Envoy uses, in the order in which it reported it.
+struct EnvoyDumps {
+    admin: Admin,
+    history: History,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl EnvoyDumps {
+    /// Records and returns what the Envoy uses; nothing if it does not answer.
+    async fn dump(&self) -> Option<EnvoyDump> {
+        let _turn = self.turn.lock().await;
+        let dump = tokio::time::timeout(Duration::from_secs(2), self.admin.config_dump()).await;
+        let dump = real::of_dump(&dump.ok()?.ok()?);
+        self.history.record(Event::Dumped { proxy: ENVOY.into(), dump: dump.clone() });
+        Some(dump)
+    }
 }
 
 pub struct World {
@@ -180,7 +209,16 @@ impl World {
         let mut envoy = Envoy::start(&bootstrap).await;
         envoy.ready().await;
         self.history.record(Event::Connected { proxy: ENVOY.into(), replica: 0 });
-        WatchedEnvoy { envoy, _link: link }
+        let (admin, history) = (envoy.admin().clone(), self.history.clone());
+        let dumps = Arc::new(EnvoyDumps { admin, history, turn: tokio::sync::Mutex::default() });
+        let recorded = dumps.clone();
+        let recording = tokio::spawn(async move {
+            loop {
+                recorded.dump().await;
+                tokio::time::sleep(RECORD_INTERVAL).await;
+            }
+        });
+        WatchedEnvoy { envoy, _link: link, dumps, recording: recording.abort_handle() }
     }
 
     /// All services, by source.
@@ -277,10 +315,19 @@ impl World {
                 return Ok(self.history.now() - begun);
             }
             if self.history.now() - begun > limit {
-                return Err(late.join(", "));
+                return Err(format!("{}{}", late.join(", "), self.diagnosis().await));
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// What the Envoy and its replica report, for proxies that are late.
+    async fn diagnosis(&self) -> String {
+        let Some(watched) = &self.envoy else { return String::new() };
+        let admin = watched.envoy.admin();
+        let stats = admin.stats("control_plane|cds\\.|lds\\.|warming").await;
+        let (warming, page) = (admin.warming().await, self.replicas[0].page("/debug/syncz").await);
+        format!("\nEnvoy waits for {warming:?}, counts {stats:?}\nits replica reports {page:?}")
     }
 
     async fn late(&self) -> Vec<String> {
@@ -321,11 +368,7 @@ impl World {
 
     /// Records what the Envoy uses and returns it; nothing if there is no Envoy or it does not answer.
     async fn dump_envoy(&self) -> Option<EnvoyDump> {
-        let watched = self.envoy.as_ref()?;
-        let dump = tokio::time::timeout(Duration::from_secs(2), watched.envoy.admin().config_dump()).await;
-        let dump = real::of_dump(&dump.ok()?.ok()?);
-        self.history.record(Event::Dumped { proxy: ENVOY.into(), dump: dump.clone() });
-        Some(dump)
+        self.envoy.as_ref()?.dumps.dump().await
     }
 
     /// Records for each honest proxy what a fresh server would send to it.
