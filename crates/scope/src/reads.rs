@@ -1,6 +1,7 @@
 //! Recorded reads: the inputs that a computation used. Translation reads a client and the mesh only through a `View`,
 //! whose fields are `Tracked`, so all inputs of a result are known, and clients that agree in them share the result.
-//! No list of dependencies is maintained by hand.
+//! No list of what a result depends on is kept by hand; the class of a client is (`serve/class.rs`), and is checked against
+//! these reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
