@@ -63,9 +63,27 @@ pub struct KubernetesService {
     /// The Service has type LoadBalancer.
     pub load_balanced: bool,
     /// Addresses of its load balancers and nodes, by cluster.
-    pub external_addresses: Vec<(ClusterId, Vec<Str>)>,
+    pub external_addresses: Vec<ExternalAddresses>,
+}
+
+/// Addresses of the load balancers and nodes of a Service in one cluster. Services of the same name in other clusters may be
+/// gateways of other networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ExternalAddresses {
+    pub cluster: ClusterId,
+    pub addresses: Vec<Str>,
+    /// The network whose gateway the Service is by its label.
+    pub gateway_of: Option<LabelledNetwork>,
     /// Service port to node port.
     pub node_ports: Vec<(u16, u16)>,
+}
+
+/// The network in the label of a gateway's Service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LabelledNetwork {
+    pub network: Str,
+    /// The port for requests from other networks; `None` if the Service does not have it.
+    pub port: Option<u16>,
 }
 
 /// The target port of a service port.

@@ -7,14 +7,19 @@ use model::labels::Labels;
 use model::names::{ClusterId, Hostname, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::service::{
-    ExportTo, KubernetesService, Registry, Resolution, Service, Target, TargetPort, TrafficDistribution, UNSPECIFIED,
+    ExportTo, ExternalAddresses, KubernetesService, LabelledNetwork, Registry, Resolution, Service, Target, TargetPort,
+    TrafficDistribution, UNSPECIFIED,
 };
 use model::workload::Transport;
 
+use super::locality::NETWORK;
 use super::schema;
 
 const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
+/// The port of a network's gateway for requests from other networks.
+const GATEWAY_PORT: &str = "networking.istio.io/gatewayPort";
+const DEFAULT_GATEWAY_PORT: u16 = 15443;
 /// Ports of protocols where the server speaks first: protocol detection would wait for the client.
 const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 
@@ -22,7 +27,7 @@ const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredService {
     pub(super) spec: schema::ServiceSpec,
-    labels: Labels,
+    pub(super) labels: Labels,
     annotations: BTreeMap<Str, Str>,
     created: i64,
     balancers: Vec<Str>,
@@ -130,10 +135,21 @@ fn own(stored: &StoredService, alias: Option<&str>, context: ServiceContext<'_>)
         load_balanced: spec.kind == "LoadBalancer",
         external_addresses: match external.is_empty() {
             true => Vec::new(),
-            false => vec![(context.cluster.clone(), external)],
+            false => vec![ExternalAddresses {
+                cluster: context.cluster.clone(),
+                addresses: external,
+                gateway_of: labelled_network(stored),
+                node_ports: spec.ports.iter().filter(|_| by_nodes).map(|p| (p.port, p.node_port)).collect(),
+            }],
         },
-        node_ports: spec.ports.iter().filter(|_| by_nodes).map(|p| (p.port, p.node_port)).collect(),
     }
+}
+
+/// The network whose gateway the Service is, and its port for requests from other networks.
+fn labelled_network(stored: &StoredService) -> Option<LabelledNetwork> {
+    let network = stored.labels.get(NETWORK).filter(|network| !network.is_empty())?.clone();
+    let port = stored.labels.get(GATEWAY_PORT).and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_GATEWAY_PORT);
+    Some(LabelledNetwork { network, port: stored.spec.ports.iter().any(|own| own.port == port).then_some(port) })
 }
 
 /// The cluster IPs, at least one.

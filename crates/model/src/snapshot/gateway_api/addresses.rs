@@ -80,10 +80,10 @@ impl GatewayAddresses {
             }
         }
         let Some(kubernetes) = &service.kubernetes else { return };
-        let external = kubernetes.external_addresses.iter().flat_map(|(_, addresses)| addresses);
+        let external = kubernetes.external_addresses.iter().flat_map(|found| &found.addresses);
         let before = self.external.len();
         self.external.extend(external.map(ToString::to_string));
-        let has_any = kubernetes.external_addresses.iter().any(|(_, addresses)| !addresses.is_empty());
+        let has_any = kubernetes.external_addresses.iter().any(|found| !found.addresses.is_empty());
         if before == self.external.len() && !has_any && kubernetes.load_balanced && self.pending.insert(host.to_owned())
         {
             self.warnings.push(format!("address pending for hostname {host:?}"));

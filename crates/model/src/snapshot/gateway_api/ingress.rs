@@ -197,8 +197,8 @@ fn running_addresses(snapshot: &TrackedSnapshot<'_>) -> Vec<String> {
     if let Some(alias) = &kubernetes.alias_of {
         return vec![alias.to_string()];
     }
-    let own = kubernetes.external_addresses.iter().filter(|(cluster, _)| *cluster == snapshot.settings().cluster);
-    own.flat_map(|(_, addresses)| addresses.iter().map(ToString::to_string)).collect()
+    let own = kubernetes.external_addresses.iter().filter(|found| found.cluster == snapshot.settings().cluster);
+    own.flat_map(|found| found.addresses.iter().map(ToString::to_string)).collect()
 }
 
 /// Addresses for a status: IP addresses, then host names, each sorted.

@@ -12,15 +12,12 @@ use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
 use model::endpoint::{Endpoint, Health};
 use model::labels::Labels;
 use model::names::Str;
-use model::service::Service;
+use model::service::{ExternalAddresses, Service};
 use model::settings::Networks;
 use scope::ReadProxy;
 
 use super::locality::{LabelledEndpoint, LocalityGroup};
 use super::{LbEndpoint, WorkloadLabel, reach};
-
-/// Default port of cross-network gateways.
-const DEFAULT_PORT: u16 = 15443;
 
 /// Gateways by network, and the factor by which weights are scaled so that they divide evenly among gateways.
 pub(super) struct NetworkGateways<'a> {
@@ -148,23 +145,25 @@ impl NetworkGateway<'_> {
 fn of_service<'a>(service: &'a Service, networks: &'a Networks) -> Vec<NetworkGateway<'a>> {
     let Some(kubernetes) = &service.kubernetes else { return Vec::new() };
     let mut found = Vec::new();
-    for (cluster, addresses) in &kubernetes.external_addresses {
-        for (network, port) in networks_of(service, networks, cluster) {
-            let by_node = kubernetes.node_ports.iter().find(|(own, _)| u32::from(*own) == port);
+    for here in &kubernetes.external_addresses {
+        for (network, port) in networks_of(service, networks, here) {
+            let by_node = here.node_ports.iter().find(|(own, _)| u32::from(*own) == port);
             let port = by_node.map_or(port, |(_, node)| u32::from(*node));
-            found.extend(addresses.iter().map(|address| NetworkGateway { address, port, network, cluster }));
+            let cluster = &here.cluster;
+            found.extend(here.addresses.iter().map(|address| NetworkGateway { address, port, network, cluster }));
         }
     }
     found
 }
 
-fn networks_of<'a>(service: &'a Service, networks: &'a Networks, cluster: &str) -> Vec<(&'a str, u32)> {
-    if let Some(network) = service.labels.get("topology.istio.io/network").filter(|n| !n.is_empty()) {
-        let labelled = service.labels.get("networking.istio.io/gatewayPort").and_then(|port| port.parse().ok());
-        let port = labelled.unwrap_or(DEFAULT_PORT);
-        return service.port(port).map(|p| (&**network, u32::from(p.number))).into_iter().collect();
+/// The networks of a gateway's Service in one cluster, each with the service port of the gateway.
+fn networks_of<'a>(service: &'a Service, networks: &'a Networks, here: &'a ExternalAddresses) -> Vec<(&'a str, u32)> {
+    if let Some(label) = &here.gateway_of {
+        return label.port.map(|port| (&*label.network, u32::from(port))).into_iter().collect();
     }
-    let here = |n: &&Network| n.endpoints.iter().any(|e| matches!(&e.ne, Some(Ne::FromRegistry(id)) if id == cluster));
+    let cluster = &*here.cluster;
+    let here =
+        |n: &&Network| n.endpoints.iter().any(|e| matches!(&e.ne, Some(Ne::FromRegistry(id)) if *id == *cluster));
     let all = networks.networks.iter().filter(|(_, network)| here(network));
     let named = |gateway: &&IstioNetworkGateway| matches!(&gateway.gw, Some(Gw::RegistryServiceName(host)) if *host == *service.hostname);
     let gateways = all.flat_map(|(id, network)| network.gateways.iter().filter(named).map(|g| (id.as_str(), g.port)));
