@@ -16,7 +16,7 @@ use crate::values::ChartValues;
 use crate::workload::Workload;
 use crate::{finish, gotemplate, probes, prometheus, yaml};
 
-const NETWORK_LABEL: &str = "topology.istio.io/network";
+pub(crate) const NETWORK_LABEL: &str = "topology.istio.io/network";
 const CLUSTER: &str = "ISTIO_META_CLUSTER_ID";
 const NETWORK: &str = "ISTIO_META_NETWORK";
 

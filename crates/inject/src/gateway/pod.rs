@@ -10,13 +10,15 @@ use super::{GatewayInputs, json_map};
 use crate::annotations::{OVERRIDES, STATUS, TEMPLATES};
 use crate::builtin::{PROXY_ID, without_nulls};
 use crate::error::InjectError;
-use crate::injection::{InjectionInput, inject};
+use crate::injection::{InjectionInput, NETWORK_LABEL, inject};
 use crate::pod::{self, JsonMap, PROXY};
 use crate::proxy_config::effective;
 use crate::workload::Workload;
 
 const TEMPLATE: &str = "gateway";
 const CLUSTER: &str = "ISTIO_META_CLUSTER_ID";
+/// The networks whose endpoints a proxy is sent.
+const NETWORK_VIEW: &str = "ISTIO_META_REQUESTED_NETWORK_VIEW";
 
 /// The pod template, complete: the injection webhook leaves it alone.
 pub(super) fn template(
@@ -28,6 +30,9 @@ pub(super) fn template(
     let values = inputs.shared.values;
     let named = values.given("global.multiCluster.clusterName");
     let cluster = named.is_none().then(|| (CLUSTER.to_owned(), inputs.cluster.to_owned()));
+    // The gateway of a network sends requests to endpoints there: those of others would come back to it.
+    let network = gateway.labels.get(NETWORK_LABEL).filter(|network| !network.is_empty());
+    let network = network.map(|network| (NETWORK_VIEW.to_owned(), network.to_string()));
     let injected = inject(&InjectionInput {
         shared: inputs.shared,
         pod: &pod,
@@ -39,7 +44,7 @@ pub(super) fn template(
         },
         proxy_config: effective(inputs.shared.mesh, inputs.proxy_configs, &pod, &gateway.namespace),
         native: false,
-        variables: cluster.into_iter().collect::<BTreeMap<_, _>>(),
+        variables: cluster.into_iter().chain(network).collect::<BTreeMap<_, _>>(),
         by_hand: false,
     })?;
     let mut template = injected.pod;

@@ -150,6 +150,22 @@ fn pod_is_a_complete_gateway() {
 }
 
 #[test]
+fn gateway_of_a_network_is_sent_endpoints_of_that_network_only() {
+    let view = |labels: &[(&str, &str)]| {
+        let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let objects = made(&ManagedGateway { labels, ..gateway() }, None, None).expect("objects");
+        let env = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"];
+        let env = env.as_array().expect("env").clone();
+        env.into_iter()
+            .find(|entry| entry["name"] == "ISTIO_META_REQUESTED_NETWORK_VIEW")
+            .map(|entry| entry["value"].clone())
+    };
+    assert_eq!(view(&[("topology.istio.io/network", "west")]), Some(json!("west")));
+    assert_eq!(view(&[("topology.istio.io/network", "")]), None);
+    assert_eq!(view(&[("team", "a")]), None);
+}
+
+#[test]
 fn overlays_of_the_gateway_win_over_defaults_of_the_class() {
     let defaults = overlay(&[
         ("deployment", "spec: {replicas: 2, template: {spec: {containers: [{name: istio-proxy, image: own}]}}}"),
