@@ -24,6 +24,8 @@ use crate::duration;
 
 /// Retry conditions of every rule with retries.
 const ALWAYS_RETRIED: &str = "connect-failure,refused-stream,unavailable,cancelled";
+/// Retry condition of requests that got no response: the connection ended, or the time of the attempt.
+const LOST_RETRIED: &str = ",reset";
 /// Any valid origin: a scheme, a host and optionally a port.
 const ANY_ORIGIN: &str = r"^[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s?#]+$";
 
@@ -80,7 +82,7 @@ fn http_rule(
 ) -> Result<(HttpRoute, Option<ConditionFault>), ConditionFault> {
     let mut out = named(referrer, rule.name.as_ref(), position, matching);
     let mirror_fault = apply(referrer, &rule.filters, &mut out)?;
-    out.retries = rule.retry.as_ref().map(retries);
+    out.retries = rule.retry.as_ref().map(|retry| retries(referrer, retry));
     out.timeout = rule.timeouts.request.as_deref().and_then(timeout);
     if let Some(limit) = rule.timeouts.backend_request.as_deref().and_then(timeout) {
         match &mut out.retries {
@@ -274,10 +276,13 @@ fn quoted(text: &str) -> String {
     out
 }
 
-fn retries(retry: &RouteRetry) -> HttpRetry {
+fn retries(referrer: Referrer<'_>, retry: &RouteRetry) -> HttpRetry {
     let attempts = retry.attempts.unwrap_or(2);
+    // The Gateway API also wants retries of requests whose connection ends before the response. Upstream does not.
+    let at_our_gateway = !referrer.is_mesh && referrer.snapshot.settings().knobs.deploy_gateways;
+    let lost = at_our_gateway.then(|| LOST_RETRIED.to_owned());
     let codes = retry.codes.iter().map(|code| format!(",{code}"));
-    let retry_on = std::iter::once(ALWAYS_RETRIED.to_owned()).chain(codes).collect();
+    let retry_on = std::iter::once(ALWAYS_RETRIED.to_owned()).chain(lost).chain(codes).collect();
     HttpRetry {
         attempts,
         retry_on: if attempts == 0 { String::new() } else { retry_on },

@@ -24,6 +24,13 @@ metadata: {name: front, namespace: shop, generation: 3}
 spec: {gatewayClassName: istio, listeners: [{name: web, port: 80, protocol: HTTP, hostname: '*.example'}]}
 ";
 
+const ENTRY: &str = "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: cart, namespace: shop}
+spec: {hosts: [cart.shop.svc.cluster.local], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}
+";
+
 const ROUTE: &str = "
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -56,6 +63,36 @@ fn condition(snapshot: &Snapshot, kind: Kind, name: &str, pointer: &str, conditi
     let found = list.iter().find(|c| c["type"] == condition).expect("the condition");
     let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
     format!("{} {}: {}", text("status"), text("reason"), text("message"))
+}
+
+#[test]
+fn gateways_that_we_deploy_also_retry_requests_whose_connection_is_lost() {
+    let retry = ROUTE.replace("backendRefs", "retry: {attempts: 3, codes: [503]}, backendRefs");
+    let both =
+        retry.replace("parentRefs: [", "parentRefs: [{group: networking.istio.io, kind: ServiceEntry, name: cart}, ");
+    let both = format!("{both}---{ENTRY}");
+    let retried = |deploys: bool| {
+        let mut settings = Settings::default();
+        settings.knobs.deploy_gateways = deploys;
+        let (snapshot, _) = with(&Snapshot::empty(settings), &format!("{GATEWAY}---{both}"));
+        let rules = snapshot.converted.objects.iter().filter_map(|(_, object)| match &object.spec {
+            Spec::VirtualService(spec) => Some(
+                spec.http
+                    .iter()
+                    .map(|route| {
+                        let is_mesh = spec.gateways.iter().any(|gateway| gateway == "mesh");
+                        (is_mesh, route.retries.as_ref().expect("retries").retry_on.clone())
+                    })
+                    .collect::<Vec<_>>(),
+            ),
+            _ => None,
+        });
+        rules.flatten().collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let plain = "connect-failure,refused-stream,unavailable,cancelled,503".to_owned();
+    let more = "connect-failure,refused-stream,unavailable,cancelled,reset,503".to_owned();
+    assert_eq!(retried(true), [(false, more), (true, plain.clone())]);
+    assert_eq!(retried(false), [(false, plain.clone()), (true, plain)]);
 }
 
 #[test]
