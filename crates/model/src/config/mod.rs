@@ -296,8 +296,8 @@ pub struct Meta {
     pub resource_version: Str,
     /// Its store supports statuses.
     pub keeps_status: bool,
-    /// A Gateway of another revision of the control plane. Its proxies may still be ours and are configured; its status
-    /// and its deployment are left to that revision.
+    /// An object of another revision of the control plane, which writes its status and deploys it. A Gateway's proxies may
+    /// still be ours and are configured.
     pub is_of_other_revision: bool,
     /// Automatic addresses in the status of a ServiceEntry: pairs of host and address.
     pub auto_addresses: Vec<(Str, Str)>,
@@ -334,6 +334,7 @@ impl Object {
             && self.meta.name == other.meta.name
             && self.meta.namespace == other.meta.namespace
             && self.meta.labels == other.meta.labels
+            && self.meta.is_of_other_revision == other.meta.is_of_other_revision
             && self.meta.created == other.meta.created
             && self.meta.auto_addresses == other.meta.auto_addresses
             && self.meta.health == other.meta.health

@@ -16,6 +16,10 @@ pub enum Collection {
     ConfigMap,
     /// Objects of a config kind, by `apiVersion` and `kind`.
     Config(Str, Str),
+    /// MutatingWebhookConfigurations that define a tag of a revision.
+    RevisionTag,
+    /// The ValidatingWebhookConfiguration that names the default revision.
+    DefaultRevision,
     /// CustomResourceDefinitions.
     Definition,
     /// Labelled Secrets with kubeconfigs of remote clusters.
@@ -45,6 +49,8 @@ impl fmt::Display for Collection {
         match self {
             Collection::Config(api_version, kind) => write!(f, "{api_version}/{kind}"),
             Collection::Definition => f.write_str("CustomResourceDefinition"),
+            Collection::RevisionTag => f.write_str("MutatingWebhookConfiguration(istio.io/tag)"),
+            Collection::DefaultRevision => f.write_str("ValidatingWebhookConfiguration(istiod-default-validator)"),
             Collection::Remote => f.write_str("Secret(istio/multiCluster)"),
             Collection::Registry => f.write_str("ConfigMap(clusterRegistries)"),
             Collection::Access(namespace, name) => write!(f, "Secret({namespace}/{name})"),

@@ -3,6 +3,7 @@
 
 mod changes;
 mod limits;
+pub(super) mod revisions;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use model::problem::{FileLocation, Problem, Severity};
 use model::service::Service;
 use model::settings::{Knobs, Settings};
 use model::workload::Workload;
+use revisions::RevisionTags;
 
 use super::collection::Collection;
 use super::config::{ConfigDocuments, DocumentId, kind_id};
@@ -39,7 +41,7 @@ pub struct ClusterOptions {
     pub domain: Str,
     /// The namespace of the control plane and of mesh-wide objects.
     pub system_namespace: Namespace,
-    /// Objects labelled with another revision are ignored; empty reads all.
+    /// Objects labelled with another revision are ignored; empty reads and owns all.
     pub revision: Str,
     /// Whether namespaces and config of this cluster are read.
     pub is_primary: bool,
@@ -69,6 +71,7 @@ pub struct ClusterState {
     interner: Interner,
     templates: InternPool<PodTemplate>,
     namespaces: BTreeMap<Namespace, NamespaceState>,
+    revisions: RevisionTags,
     nodes: BTreeMap<Str, NodeState>,
     pods: BTreeMap<NamespacedName, PodState>,
     services: BTreeMap<NamespacedName, ServiceState>,
@@ -133,6 +136,7 @@ impl ClusterState {
             interner: Interner::default(),
             templates: InternPool::default(),
             namespaces: BTreeMap::new(),
+            revisions: RevisionTags::default(),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
@@ -174,6 +178,10 @@ impl ClusterState {
             ClusterObject::Pod(pod) => self.put_pod(&pod),
             ClusterObject::Node(node) => self.put_node(&node),
             ClusterObject::Namespace(namespace) => self.put_namespace(&namespace.metadata),
+            ClusterObject::RevisionTag(webhook) => self.put_webhook(&Collection::RevisionTag, &webhook.metadata),
+            ClusterObject::DefaultRevision(webhook) => {
+                self.put_webhook(&Collection::DefaultRevision, &webhook.metadata)
+            }
             ClusterObject::Secret(object) => self.put_credential(CredentialKind::Secret, &object),
             ClusterObject::ConfigMap(object) => self.put_credential(CredentialKind::ConfigMap, &object),
             ClusterObject::Config(json) => {
@@ -188,6 +196,7 @@ impl ClusterState {
         let key: NamespacedName = (namespace.into(), name.into());
         match collection {
             Collection::Service => {
+                self.put_revision_tag(collection, &key, None);
                 if self.services.remove(&key).is_some() {
                     self.dirty.services.insert(key);
                 }
@@ -205,6 +214,7 @@ impl ClusterState {
                     self.touch_namespace(&namespace);
                 }
             }
+            Collection::RevisionTag | Collection::DefaultRevision => self.put_revision_tag(collection, &key, None),
             Collection::Secret => self.remove_credential(CredentialKind::Secret, key),
             Collection::ConfigMap => self.remove_credential(CredentialKind::ConfigMap, key),
             Collection::Config(api_version, kind) => {
@@ -222,8 +232,11 @@ impl ClusterState {
 
     /// Removes all objects.
     pub fn clear(&mut self) {
-        use Collection::{ConfigMap, EndpointSlice, Namespace, Node, Pod, Secret, Service};
-        for collection in [Service, EndpointSlice, Pod, Node, Namespace, Secret, ConfigMap] {
+        use Collection::{
+            ConfigMap, DefaultRevision, EndpointSlice, Namespace, Node, Pod, RevisionTag, Secret, Service,
+        };
+        let all = [Service, EndpointSlice, Pod, Node, Namespace, RevisionTag, DefaultRevision, Secret, ConfigMap];
+        for collection in all {
             self.retain(&collection, &HashSet::new());
         }
         self.documents.clear();
@@ -263,6 +276,7 @@ impl ClusterState {
             Collection::Pod => self.pods.keys().cloned().collect(),
             Collection::Node => self.nodes.keys().map(|name| (Namespace::default(), name.clone())).collect(),
             Collection::Namespace => self.namespaces.keys().map(|n| (Namespace::default(), n.text().clone())).collect(),
+            Collection::RevisionTag | Collection::DefaultRevision => self.revisions.names(collection),
             Collection::Secret => names(CredentialKind::Secret),
             Collection::ConfigMap => names(CredentialKind::ConfigMap),
             Collection::Config(api_version, kind) => {
@@ -286,6 +300,7 @@ impl ClusterState {
     fn put_service(&mut self, service: schema::ServiceObject) {
         let key = self.name_of(&service.metadata);
         let stored = Box::new(StoredService::of(service));
+        self.put_revision_tag(&Collection::Service, &key, Some(&stored.labels));
         match self.services.get_mut(&key) {
             Some(known) if known.stored == stored => return,
             Some(known) => known.stored = stored,

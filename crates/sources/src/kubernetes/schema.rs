@@ -18,6 +18,10 @@ pub enum ClusterObject {
     Pod(Box<PodObject>),
     Node(NodeObject),
     Namespace(NamespaceObject),
+    /// A MutatingWebhookConfiguration that defines a tag of a revision.
+    RevisionTag(WebhookObject),
+    /// The ValidatingWebhookConfiguration that names the default revision.
+    DefaultRevision(WebhookObject),
     Secret(DataObject),
     ConfigMap(DataObject),
     /// An object of a config kind, which the model parses.
@@ -81,7 +85,16 @@ macro_rules! objects {
     };
 }
 
-objects!(ServiceObject, EndpointSlice, PodObject, NodeObject, NamespaceObject, DataObject, CustomResourceDefinition);
+objects!(
+    ServiceObject,
+    EndpointSlice,
+    PodObject,
+    NodeObject,
+    NamespaceObject,
+    WebhookObject,
+    DataObject,
+    CustomResourceDefinition
+);
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -291,6 +304,13 @@ pub struct NodeAddress {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NamespaceObject {
+    pub metadata: ObjectMeta,
+}
+
+/// A webhook configuration, of which only labels are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct WebhookObject {
     pub metadata: ObjectMeta,
 }
 

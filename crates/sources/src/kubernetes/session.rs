@@ -23,6 +23,7 @@ use super::collection::Collection;
 use super::fetch_credential;
 use super::guard::ListGuard;
 use super::join::ClusterState;
+use super::join::revisions::{DEFAULT_VALIDATOR, TAG};
 use super::outages::Outages;
 use super::schema::{self, ClusterObject};
 use super::watch::{CollectionWatch, ObjectContent, WatchMessage, WatchableKind, definitions, document, resource};
@@ -146,6 +147,9 @@ impl WatchSession {
             ObjectContent::Item(ClusterObject::ConfigMap(c))
         });
         let options = cluster.options();
+        if !options.revision.is_empty() {
+            self.watch_revisions();
+        }
         if let Some(name) = options.mesh_config.as_ref().filter(|_| !self.watches(&options.system_namespace)) {
             let (namespace, config) = (Some(&*options.system_namespace), by_name(name));
             let content = |_: &ApiResource, c| ObjectContent::Item(ClusterObject::ConfigMap(c));
@@ -161,6 +165,23 @@ impl WatchSession {
                 _ => self.watch_namespaced(documents(&resource), resource, all(), document),
             }
         }
+    }
+
+    /// Watches the webhook configurations that define tags of revisions and the default revision.
+    fn watch_revisions(&mut self) {
+        let webhooks = |kind: &str, plural: &str| resource("admissionregistration.k8s.io", "v1", kind, plural);
+        self.watch(
+            Collection::RevisionTag,
+            webhooks("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
+            watcher::Config::default().labels(TAG),
+            |_, w: schema::WebhookObject| ObjectContent::Item(ClusterObject::RevisionTag(w)),
+        );
+        self.watch(
+            Collection::DefaultRevision,
+            webhooks("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+            by_name(DEFAULT_VALIDATOR),
+            |_, w: schema::WebhookObject| ObjectContent::Item(ClusterObject::DefaultRevision(w)),
+        );
     }
 
     /// Watches the objects that name remote clusters.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use model::change::Change;
-use model::config::{Kind, Object};
+use model::config::Object;
 use model::endpoint::Locality;
 use model::labels::{Labels, selects};
 use model::names::{Namespace, NetworkId, ServiceKey, Str};
@@ -18,8 +18,6 @@ use crate::kubernetes::pod::{self, PodContext};
 use crate::kubernetes::selector::is_discovered;
 use crate::kubernetes::service::{self, ServiceContext};
 use crate::kubernetes::slice::{self, AddressOwner, EndpointJoin};
-
-const REVISION: &str = "istio.io/rev";
 
 /// The usable pods of one namespace by address. Built when an endpoint without a target pod needs it: few do, and an
 /// index for all namespaces would need a fifth of the memory of the pods.
@@ -81,18 +79,14 @@ impl ClusterState {
         self.namespaces.get(namespace).is_some_and(|facts| is_discovered(selectors, &facts.labels))
     }
 
-    /// The object as this revision reads it, if it does. Gateways of all revisions are read: after a change of the label
-    /// the proxies of the old deployment serve until those of the new one are ready.
+    /// The object as this revision reads it, if it does.
     fn read(&self, object: &Object) -> Option<Object> {
-        if !self.is_discovered(&object.meta.namespace) {
+        if !self.is_discovered(&object.meta.namespace) || !self.is_in_revision(object) {
             return None;
         }
-        let revision = object.meta.labels.get(REVISION);
         let mut read = object.clone();
-        if !self.options.revision.is_empty() && revision.is_some_and(|r| *r != self.options.revision) {
-            if object.spec.kind() != Kind::KubernetesGateway {
-                return None;
-            }
+        // Objects of other kinds have no status and no deployment.
+        if object.spec.kind().is_converted() && !self.owns(&object.meta) {
             Arc::make_mut(&mut read.meta).is_of_other_revision = true;
         }
         Some(read)
@@ -287,42 +281,6 @@ impl ClusterState {
             let label = |(key, value): (&str, &str)| Arc::new((key.into(), value.into()));
             let labels = locality::with_location_labels(&Labels::default(), &location, label);
             AddressOwner::Unknown(Box::new(slice::bare_endpoint(self.options.cluster.clone(), network, labels)))
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use model::change::Change;
-    use model::settings::Settings;
-    use serde_json::json;
-
-    use super::{ClusterState, REVISION};
-    use crate::kubernetes::join::ClusterOptions;
-    use crate::kubernetes::schema::ClusterObject;
-
-    #[test]
-    fn gateways_of_other_revisions_are_read_but_left_to_them() {
-        let settings = Settings::default();
-        let options = ClusterOptions { revision: "new".into(), ..ClusterOptions::own(&settings) };
-        let mut cluster = ClusterState::new(options, settings);
-        for (revision, expected) in [("new", Some(false)), ("old", Some(true)), ("new", Some(false))] {
-            assert_eq!(read(&mut cluster, "gateway.networking.k8s.io/v1", "Gateway", revision), expected);
-        }
-        assert_eq!(read(&mut cluster, "networking.istio.io/v1", "Gateway", "new"), Some(false));
-        assert_eq!(read(&mut cluster, "networking.istio.io/v1", "Gateway", "old"), None);
-    }
-
-    /// Whether the object is read as one of another revision; `None` if it is not read.
-    fn read(cluster: &mut ClusterState, version: &str, kind: &str, revision: &str) -> Option<bool> {
-        let object = json!({
-            "apiVersion": version, "kind": kind,
-            "metadata": {"name": "front", "namespace": "shop", "labels": {REVISION: revision}}, "spec": {},
-        });
-        cluster.apply(ClusterObject::read(object).expect("the object above is well formed"));
-        cluster.changes().into_iter().find_map(|change| match change {
-            Change::Applied(object) => Some(object.meta.is_of_other_revision),
-            _ => None,
         })
     }
 }

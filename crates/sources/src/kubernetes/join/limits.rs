@@ -50,7 +50,9 @@ impl ClusterState {
                 let id = DocumentId { kind: kind_id(api_version, kind), namespace, name };
                 self.documents.has_room(&id, most)
             }
-            Collection::Definition
+            Collection::RevisionTag
+            | Collection::DefaultRevision
+            | Collection::Definition
             | Collection::Remote
             | Collection::Registry
             | Collection::Access(..)
