@@ -2,6 +2,7 @@
 
 use model::settings::Knobs;
 use model::suggest;
+use sources::status::Election;
 use tracing::warn;
 
 /// Reads environment variables. Tests pass a closure instead of changing the process environment.
@@ -71,11 +72,34 @@ impl Instance {
     pub(crate) fn namespace(&self) -> &str {
         self.configured_namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE)
     }
+
+    /// The election among the replicas of one revision. A revision other than the default is appended to the name of the
+    /// Lease: each writes for its own objects.
+    pub(crate) fn election(&self, lease: &str, environment: Environment<'_>) -> Election {
+        let revision = environment("REVISION").unwrap_or_default();
+        Election {
+            namespace: self.namespace().to_owned(),
+            name: match revision.as_str() {
+                "" | "default" => lease.to_owned(),
+                other => format!("{lease}-{other}"),
+            },
+            identity: format!("{}-{}", self.name.as_deref().unwrap_or_default(), std::process::id()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::unknown_variables;
+    use super::{Instance, unknown_variables};
+
+    #[test]
+    fn each_revision_has_its_own_lease() {
+        let lease = |revision: &str| {
+            let instance = Instance::default();
+            instance.election("leader", &|name| (name == "REVISION").then(|| revision.to_owned())).name
+        };
+        assert_eq!(["", "default", "next"].map(lease), ["leader", "leader", "leader-next"]);
+    }
 
     #[test]
     fn misspelt_settings_are_found_and_those_of_others_are_not() {

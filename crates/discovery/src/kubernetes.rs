@@ -14,7 +14,7 @@ use sources::kubernetes::rate_limit::RateLimit;
 use sources::kubernetes::session::WatchOptions;
 use sources::kubernetes::source::Kubernetes;
 use sources::source_set::SourceSet;
-use sources::status::{Election, StatusWriter};
+use sources::status::StatusWriter;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,8 @@ pub(crate) struct RunningStatusWriter {
     pub(crate) converted: watch::Receiver<Arc<ConvertedConfig>>,
 }
 
+/// Lease of the replica that writes statuses.
+const STATUS_LEASE: &str = "istio-gateway-status-leader";
 /// Name of the ConfigMap with the mesh config.
 const MESH_CONFIG: &str = "istio";
 
@@ -64,17 +66,14 @@ pub(crate) fn holds_mesh_config(args: &DiscoveryFlags) -> bool {
 /// only not loaded yet.
 pub(crate) fn start_status_writer(
     instance: &Instance,
+    environment: Environment<'_>,
     access: Access,
     writer: &SnapshotWriter,
     sources: SourceSet,
     end: CancellationToken,
 ) -> RunningStatusWriter {
     let knobs = writer.now().snapshot.settings.knobs.clone();
-    let election = Election {
-        namespace: instance.namespace().to_owned(),
-        name: "istio-gateway-status-leader".to_owned(),
-        identity: format!("{}-{}", instance.name.as_deref().unwrap_or_default(), std::process::id()),
-    };
+    let election = instance.election(STATUS_LEASE, environment);
     let status_writer = StatusWriter {
         access,
         controller: knobs.gateway_controller.to_string(),

@@ -14,7 +14,6 @@ use model::snapshot::gateway_api::managed::{GatewayParameters, ManagedGateway};
 use sources::gateways::config_maps::{self, ConfigMapName, GatewayConfigMaps};
 use sources::gateways::{DeploymentProblems, GatewayDeployer, GatewayDeployment, GatewayName, WantedDeployments};
 use sources::kubernetes::access::Access;
-use sources::status::Election;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +24,7 @@ use crate::environment::{Environment, Instance};
 use crate::injector_settings::{self, InjectorSettings, InjectorSettingsWatch, MISSING};
 use crate::serve::snapshot_writer::PublishedSnapshot;
 
-/// Name of the Lease; a revision other than the default is appended.
+/// Lease of the replica that deploys gateways.
 const LEASE: &str = "istio-gateway-deployment";
 
 /// What the deployment of gateways is started with.
@@ -46,11 +45,7 @@ pub(crate) fn start(options: ManagedGatewaysStart<'_>, stop: &CancellationToken)
     let revision = (options.environment)("REVISION").filter(|revision| !revision.is_empty());
     let revision = revision.unwrap_or_else(|| "default".to_owned());
     let namespace = options.instance.namespace().to_owned();
-    let election = Election {
-        namespace: namespace.clone(),
-        name: if revision == "default" { LEASE.to_owned() } else { format!("{LEASE}-{revision}") },
-        identity: format!("{}-{}", options.instance.name.as_deref().unwrap_or_default(), std::process::id()),
-    };
+    let election = options.instance.election(LEASE, options.environment);
     let is_elected = options.snapshots.borrow().snapshot.settings.knobs.leader_election;
     let deployer = GatewayDeployer { access: options.access.clone(), election: is_elected.then_some(election) };
     let renderer = GatewayRenderer {

@@ -129,7 +129,8 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     let sources = sources::start(args, &instance, environment, &inputs, config_api.as_ref(), &writer, &stop.sources)?;
     let status_access = inputs.kubernetes_registry().or_else(|| config_api.as_ref().map(ConfigApi::access));
     let status_writer = status_access.map(|access| {
-        kubernetes::start_status_writer(&instance, access, &writer, sources.set.clone(), stop.sources.clone())
+        let (sources, stop) = (sources.set.clone(), stop.sources.clone());
+        kubernetes::start_status_writer(&instance, environment, access, &writer, sources, stop)
     });
     if environment("PILOTAGE_ANALYSIS").is_none_or(|value| value != "false") {
         tokio::spawn(findings::follow(writer.clone(), sources.set.clone()));

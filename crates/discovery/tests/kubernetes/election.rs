@@ -21,10 +21,15 @@ pub(crate) struct Replica {
 
 impl Replica {
     pub(crate) async fn start(api_server: &ApiServer, name: &'static str) -> Replica {
+        Replica::of_revision(api_server, name, "").await
+    }
+
+    pub(crate) async fn of_revision(api_server: &ApiServer, name: &'static str, revision: &str) -> Replica {
         let proxy = api_server.faulty().await;
         let kubeconfig = format!("--kubeconfig={}", proxy.kubeconfig().display());
         let args = ["--registries=Kubernetes", &kubeconfig, "--shutdownDuration=0s"].map(String::from).to_vec();
-        let env = vec![("POD_NAME".to_owned(), name.to_owned())];
+        let env = [("POD_NAME", name), ("REVISION", revision)];
+        let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let setup = DiscoveryOptions { args, env, ..DiscoveryOptions::default() };
         let mut discovery = DiscoveryProcess::start_unready(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
         discovery.ready().await;

@@ -23,6 +23,7 @@ mod operator_logs;
 mod outage;
 mod push_recorder;
 mod replicas;
+mod revisions;
 mod rights;
 mod secrets;
 mod selectors;

@@ -75,9 +75,13 @@ impl Stage {
 
 /// The injector's settings, which name the proxy's image.
 pub(crate) async fn create_injector(api: &ApiServer) {
+    create_injector_named(api, "istio-sidecar-injector").await;
+}
+
+pub(crate) async fn create_injector_named(api: &ApiServer, name: &str) {
     let values = "{global: {hub: example.com, tag: '1', proxy: {image: proxyv2}}}";
     let injector = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "istio-sidecar-injector"},
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
         "data": {"config": "policy: enabled", "values": values},
     });
     api.create("/api/v1/namespaces/istio-system/configmaps", &injector).await.unwrap();
