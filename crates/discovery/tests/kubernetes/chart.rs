@@ -266,6 +266,36 @@ fn two_revisions_share_no_object_and_no_pod() {
     assert!(mesh.contains("discoveryAddress: istiod-canary.istio-system.svc:15012"), "{mesh}");
     let webhook = &canary["MutatingWebhookConfiguration istio-sidecar-injector-canary"]["webhooks"][0];
     assert_eq!(webhook.pointer("/clientConfig/service/name"), Some(&json!("istiod-canary")));
+    for (all, name, revision, suffix) in
+        [(&plain, "istiod", "default", ""), (&canary, "istiod-canary", "canary", "-canary")]
+    {
+        let env = all[&format!("Deployment {name}")].pointer("/spec/template/spec/containers/0/env").unwrap();
+        assert!(env.as_array().unwrap().contains(&json!({"name": "REVISION", "value": revision})), "{env}");
+        let leases =
+            ["istio-gateway-status-leader", "istio-gateway-deployment"].map(|lease| format!("{lease}{suffix}"));
+        assert_eq!(all[&format!("Role {name}-lease")]["rules"][1]["resourceNames"], json!(leases));
+    }
+}
+
+#[test]
+fn a_tag_refers_to_the_revision_of_its_release() {
+    if servers::without("helm") {
+        return;
+    }
+    let all = objects(&rendered(&["revision=next", "revisionTags={prod,default}"]));
+    let tag = |name: &str| {
+        let object = &all[&format!("MutatingWebhookConfiguration istio-revision-tag-{name}")];
+        let labels = &object["metadata"]["labels"];
+        let webhooks = object["webhooks"].as_array().unwrap();
+        let selected = webhooks[0].pointer("/namespaceSelector/matchExpressions/0/values").unwrap().clone();
+        let service = webhooks[0].pointer("/clientConfig/service/name").unwrap().clone();
+        let labels = (labels["istio.io/tag"].clone(), labels["istio.io/rev"].clone());
+        (labels, selected, service, webhooks.len())
+    };
+    let expected = |name: &str, webhooks| ((json!(name), json!("next")), json!([name]), json!("istiod-next"), webhooks);
+    assert_eq!(tag("prod"), expected("prod", 2));
+    // It also injects namespaces and pods with upstream's older labels.
+    assert_eq!(tag("default"), expected("default", 4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,7 +310,7 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
     let varied: [&[&str]; 7] = [
         &[],
         &["tlsSecret=istiod-tls", "certificateAuthority=false"],
-        &["caSecret=cacerts", "revision=next"],
+        &["caSecret=cacerts", "revision=next", "revisionTags={default}"],
         &["registerCRDs=true", "writeStatus=false", "makeGatewayClasses=false", "revision=canary", "minReplicas=1"],
         &[
             "args={--resync=5m,--log_as_json}",
