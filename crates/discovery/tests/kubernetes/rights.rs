@@ -11,18 +11,26 @@ use testkit::certificates::Authority;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::kubectl::Kubectl;
 use testkit::kubernetes::ApiServer;
-use testkit::wait;
+use testkit::{client, wait};
 use tonic::transport::Endpoint;
 use xds::client::SotwClient;
 
-use crate::cluster::{cluster, create, is_left_out, made};
+use crate::cluster::{cluster, create, definitions, is_left_out, made, path};
 use crate::secrets::entries;
 use crate::serving::{CLUSTER, SLICE, endpoints, follow, web};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const GATEWAY: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways/edge";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istiod-status-istio-system";
+const DEPLOYING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istiod-gateways-istio-system";
+const PARAMETERS: &str = "/api/v1/namespaces/shop/configmaps/edge";
+/// Objects that a Gateway has on request only.
+const ON_REQUEST: [&str; 2] = [
+    "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers/edge-istio",
+    "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/edge-istio",
+];
 
 pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
@@ -39,7 +47,11 @@ fn objects() -> Vec<Json> {
             "metadata": {"name": "cert", "namespace": "shop"}, "data": entries(&certificate)}),
         json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
             "metadata": {"name": "edge", "namespace": "shop"},
-            "spec": {"gatewayClassName": "istio", "listeners": [listener]}}),
+            "spec": {"gatewayClassName": "istio", "listeners": [listener],
+                "infrastructure": {"parametersRef": {"group": "", "kind": "ConfigMap", "name": "edge"}}}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "edge", "namespace": "shop"},
+            "data": {"horizontalPodAutoscaler": "spec: {maxReplicas: 4}",
+                "podDisruptionBudget": "spec: {minAvailable: 1}"}}),
         json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
             "metadata": {"name": "web", "namespace": "shop"},
             "spec": {"parentRefs": [{"name": "edge"}], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]}}),
@@ -80,17 +92,34 @@ fn refused(api_server: &ApiServer) -> Vec<String> {
     all.into_iter().filter(|(_, is_refused)| *is_refused).map(|(what, _)| what).collect()
 }
 
-/// Subscribes to the certificate as a proxy of the Gateway does.
-async fn has_certificate(server: &DiscoveryProcess) {
+/// The autoscaler and the disruption budget of a Gateway are made, and deleted when it no longer asks for them.
+async fn objects_on_request_come_and_go(api_server: &ApiServer) {
+    for path in ON_REQUEST {
+        wait::until_within(PATIENCE, path, async || Ok(api_server.get(path).await.map(drop)?)).await;
+    }
+    let nothing = json!({"data": {"horizontalPodAutoscaler": null, "podDisruptionBudget": null}});
+    api_server.patch(PARAMETERS, &nothing).await.unwrap();
+    for path in ON_REQUEST {
+        wait::until_within(PATIENCE, path, async || {
+            api_server.get(path).await.err().map(drop).ok_or("it exists".to_owned())
+        })
+        .await;
+    }
+}
+
+/// A proxy with one label.
+fn router(label: &str, value: &str) -> Node {
     let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
     let of = |fields: [(&str, Value); 1]| Struct { fields: fields.map(|(key, value)| (key.to_owned(), value)).into() };
-    let labels = of([("app", text("edge"))]);
+    let labels = of([(label, text(value))]);
     let metadata = of([("LABELS", Value { kind: Some(value::Kind::StructValue(labels)) })]);
-    let node = Node {
-        id: "router~10.4.9.9~edge.shop~shop.svc.cluster.local".to_owned(),
-        metadata: Some(metadata),
-        ..Node::default()
-    };
+    let id = "router~10.4.9.9~edge.shop~shop.svc.cluster.local".to_owned();
+    Node { id, metadata: Some(metadata), ..Node::default() }
+}
+
+/// Subscribes to the certificate as a proxy of the Gateway does.
+async fn has_certificate(server: &DiscoveryProcess) {
+    let node = router("app", "edge");
     let channel = Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap().connect_lazy();
     let mut client = SotwClient::open(channel, node, &TypeUrl::SECRET, &["kubernetes://cert"]).await.unwrap();
     let response = tokio::time::timeout(PATIENCE, client.next()).await.expect("no answer").unwrap().unwrap();
@@ -133,6 +162,7 @@ async fn the_manifest_grants_all_needed_permissions() {
         Ok(api_server.get(&format!("{DEPLOYMENTS}/edge-istio")).await.map(drop)?)
     })
     .await;
+    objects_on_request_come_and_go(&api_server).await;
     assert_eq!(refused(&api_server), [""; 0], "rights are missing");
     server.process().terminate().await;
 
@@ -154,4 +184,74 @@ async fn the_manifest_grants_all_needed_permissions() {
     assert!(has_status(&api_server).await.is_err(), "a status was written without a right");
     let refused = refused(&api_server);
     assert!(refused.iter().all(|what| what.ends_with("/status")), "more than statuses was refused: {refused:?}");
+}
+
+/// Listeners of a proxy that the Gateway's Service selects.
+async fn listeners(server: &DiscoveryProcess) -> Vec<String> {
+    let node = router("gateway.networking.k8s.io/gateway-name", "edge");
+    let channel = Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap().connect_lazy();
+    let mut client = SotwClient::open(channel, node, &TypeUrl::LISTENER, &[]).await.unwrap();
+    let response = tokio::time::timeout(PATIENCE, client.next()).await.expect("no answer").unwrap().unwrap();
+    response.resources.iter().map(|any| String::from_utf8_lossy(&any.value).into_owned()).collect()
+}
+
+async fn is_served(server: &DiscoveryProcess) {
+    wait::until_within(PATIENCE, "a listener of the Gateway", async || {
+        let found = listeners(server).await;
+        if found.iter().any(|listener| listener.contains("0.0.0.0_443")) { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_are_served_without_the_right_to_deploy_them() {
+    if is_left_out(&["kubectl"]) {
+        return;
+    }
+    // Requests that are refused here must not count elsewhere.
+    let api_server = ApiServer::start().await;
+    api_server.define(&definitions()).await;
+    let manifest = deploy().join("manifest.yaml").display().to_string();
+    Kubectl::new(&api_server).run(&["apply", "--server-side", "-f", &manifest]).await;
+    let shop = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+    api_server.create("/api/v1/namespaces", &shop).await.unwrap();
+    for object in objects().iter().filter(|object| object["kind"] != "Namespace") {
+        api_server.create(&path(object).0, object).await.unwrap();
+    }
+    let account = api_server.account("istio-system", "istiod").await;
+    let mut server = replica(&account, "istiod-1").await;
+    let deployed = async |name: &str| {
+        wait::until_within(Duration::from_secs(120), name, async || {
+            Ok(api_server.get(&format!("{DEPLOYMENTS}/{name}-istio")).await.map(drop)?)
+        })
+        .await;
+    };
+    deployed("edge").await;
+    is_served(&server).await;
+
+    // The right is removed while the server runs: what is deployed is served, also by the next server.
+    let mut binding = api_server.get(DEPLOYING).await.unwrap();
+    api_server.delete(DEPLOYING).await.unwrap();
+    let late = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "late"},
+        "spec": {"gatewayClassName": "istio", "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}]}});
+    api_server.create("/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways", &late).await.unwrap();
+    let named = async |server: &DiscoveryProcess| {
+        wait::until_within(PATIENCE, "the missing right", async || {
+            let page = client::get(server.http(), "discovery", "/debug/problems").await?.body;
+            let is_named = page.contains("could not write Deployment shop/late-istio") && page.contains("forbidden");
+            if is_named { Ok(()) } else { Err(page) }
+        })
+        .await;
+    };
+    named(&server).await;
+    is_served(&server).await;
+    server.process().terminate().await;
+    let server = replica(&account, "istiod-2").await;
+    named(&server).await;
+    is_served(&server).await;
+    assert!(api_server.get(&format!("{DEPLOYMENTS}/late-istio")).await.is_err(), "deployed without the right");
+
+    binding["metadata"] = json!({"name": binding["metadata"]["name"]});
+    api_server.create(BINDINGS, &binding).await.unwrap();
+    deployed("late").await;
 }

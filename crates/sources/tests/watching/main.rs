@@ -6,6 +6,7 @@ mod dns;
 mod files;
 #[allow(dead_code, reason = "shared with the other tests of sources")]
 mod follower;
+mod gateways;
 mod http;
 mod jwks;
 mod mcp;
