@@ -93,11 +93,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     cluster.until("a request in the mesh", PATIENCE, || answered(&cluster, "shop", "http://cart/", true))?;
     cluster.until("a refused request", PATIENCE, || answered(&cluster, "plain", "http://cart.shop/", false))?;
     said("injected pods talk with mutual TLS only");
+    stories::quota(&cluster)?;
+    said("a Gateway over the quota says so, the others serve, and it is deployed when the quota is raised");
     cluster.kubectl(&["delete", "namespace", "shop", "plain"])?;
     conformance::run(root, &["--cluster", &options.name, "--only", TESTS])?;
     said("the suite's tests pass");
-    stories::quota(&cluster)?;
-    said("a Gateway over the quota says so, and is deployed when the quota is raised");
     let traces = cluster.traces()?;
     drop(cluster);
     traces.require_none()?;

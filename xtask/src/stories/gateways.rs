@@ -6,13 +6,15 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::StoryRow;
-use super::shop::PATIENCE;
+use super::shop::{PATIENCE, from_outside};
 use crate::cluster::Cluster;
 
 /// Gateways that are created at once.
 const MANY: usize = 1000;
 /// Longest time until all of them are programmed.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Prints the problems of the control plane in whose pod it runs.
+const PROBLEMS: &[&str] = &["/usr/local/bin/pilot-discovery", "request", "GET", "/debug/problems"];
 /// Deployments of gateways that may be written again; each Gateway needs three objects.
 const WRITES_EACH: u64 = 6;
 
@@ -96,13 +98,45 @@ pub(super) fn quota(cluster: &Cluster) -> Result<Vec<StoryRow>> {
             other => bail!("Programmed is {other:?}"),
         }
     })?;
+    let reason = quota_problem(cluster)?;
+    for name in ["one", "two"] {
+        is_served(cluster, name)?;
+    }
     let start = Instant::now();
     cluster.apply(&quota_of(3).to_string())?;
     wait(3)?;
     let took = start.elapsed().as_secs_f64();
     cluster.kubectl(&["delete", "namespace", "tight", "--wait=false"])?;
-    let note = format!("third Gateway: {message:?}; deployed {took:.1} s after the quota was raised");
+    let note = format!("third Gateway: {message:?}, {reason:?}; deployed {took:.1} s after the quota was raised");
     Ok(vec![StoryRow { step: "quota".to_owned(), requests: 0, failures: 0, gap_ms: 0, note }])
+}
+
+/// The problem that names the quota.
+fn quota_problem(cluster: &Cluster) -> Result<String> {
+    cluster.until("a problem that names the quota", PATIENCE, || {
+        let page = cluster.kubectl(
+            &[&["exec", "-n", "istio-system", "deployment/istiod", "-c", "discovery", "--"], PROBLEMS].concat(),
+        )?;
+        let all: Value = serde_json::from_str(&page)?;
+        let messages = all
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|problem| problem["about"].as_str().is_some_and(|about| about.ends_with(" tight/three")));
+        let mut messages = messages.filter_map(|problem| problem["message"].as_str());
+        let named = messages.find(|message| message.contains("exceeded quota: gateways"));
+        named.map(str::to_owned).context("the quota is not named")
+    })
+}
+
+/// An error unless the proxies of a Gateway answer. Without routes the answer is 404.
+fn is_served(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.until("an answer of the Gateway", PATIENCE, || {
+        let gateway = cluster.get(&["gateway", name, "-n", "tight"])?;
+        let address = gateway["status"]["addresses"][0]["value"].as_str().context("no address")?;
+        let counts = from_outside(cluster, &format!("http://{address}/"), &["-total=5", "-expect=404"])?;
+        if counts.failures == 0 { Ok(()) } else { bail!("{name}: {}", counts.latest) }
+    })
 }
 
 fn quota_of(deployments: u32) -> Value {

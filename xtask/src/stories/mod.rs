@@ -38,6 +38,7 @@ const STORIES: &[Story] = &[
     shop("kill", rolling::kill),
     shop("drain", pods::drain),
     shop("flapping", pods::flapping),
+    shop("crash-loop", pods::crash_loop),
     shop("job", pods::job),
     shop("dns", pods::dns),
     shop("quota", gateways::quota),

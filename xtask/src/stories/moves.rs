@@ -1,4 +1,4 @@
-//! Stories of revisions: namespaces and a gateway are moved from one revision to another by their labels and back, under load.
+//! Stories of revisions: namespaces and gateways are moved from one revision to another by their labels and back, under load.
 //! The other revision is istiod, or a canary of Pilotage.
 
 use std::path::Path;
@@ -8,12 +8,14 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::StoryRow;
-use super::shop::{PATIENCE, front, restart, rolled_out};
+use super::shop::{PATIENCE, address_of, front, restart, rolled_out};
 use crate::cluster::{self, ChartRelease, Cluster, Lifetime, Load, MachineOptions};
 
 const SYSTEM: &str = "istio-system";
 /// Namespaces that are moved.
 const MOVED: &[&str] = &["one", "two", "three"];
+/// The revision of an installation without a name.
+const DEFAULT: &str = "default";
 /// Namespaces whose client stays in the revision it was started in.
 const HOMES: &[&str] = &["home-old", "home-new"];
 const TILL: &str = r#"
@@ -50,10 +52,18 @@ kind: Gateway
 metadata: {name: front, namespace: shop, labels: {istio.io/rev: REVISION}}
 spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]}
 ---
+# It has no label and moves with its namespace.
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: plain, namespace: edge}
+spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]}
+---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: front, namespace: one}
-spec: {parentRefs: [{name: front, namespace: shop}], rules: [{backendRefs: [{name: till, port: 80}]}]}
+spec:
+  parentRefs: [{name: front, namespace: shop}, {name: plain, namespace: edge}]
+  rules: [{backendRefs: [{name: till, port: 80}]}]
 "#;
 
 /// Both control planes with their revisions in a new cluster, istiod first.
@@ -65,13 +75,13 @@ pub(super) fn migration(root: &Path, name: &str) -> Result<Vec<StoryRow>> {
     moved(&cluster, "upstream", "pilotage")
 }
 
-/// A second revision of Pilotage next to the first one.
+/// A revision of Pilotage next to the default one, to which everything without a label belongs.
 pub(super) fn canary(root: &Path, name: &str) -> Result<Vec<StoryRow>> {
     let cluster = Cluster::start(root, &MachineOptions::named(name), Lifetime::Ours)?;
     cluster::gateway_api(&cluster)?;
-    release("stable").install(&cluster)?;
+    ChartRelease::default().install(&cluster)?;
     release("canary").install(&cluster)?;
-    moved(&cluster, "stable", "canary")
+    moved(&cluster, DEFAULT, "canary")
 }
 
 fn release(revision: &str) -> ChartRelease {
@@ -88,8 +98,10 @@ fn moved(cluster: &Cluster, old: &str, new: &str) -> Result<Vec<StoryRow>> {
     for home in HOMES {
         loads.push((*home, Load::start(cluster, home, "load", &[&format!("-url={urls}"), "-rate=50"])?));
     }
-    let edge = format!("-url={}", front(cluster)?);
-    loads.push(("gateway", Load::start(cluster, "plain", "load", &[&edge, "-rate=50", "-fresh"])?));
+    for (client, address) in [("gateway", front(cluster)?), ("plain-gateway", address_of(cluster, "edge", "plain")?)] {
+        let url = format!("-url={address}");
+        loads.push((client, Load::start(cluster, "plain", client, &[&url, "-rate=50", "-fresh"])?));
+    }
     for (_, load) in &loads {
         load.send(50)?;
     }
@@ -99,10 +111,11 @@ fn moved(cluster: &Cluster, old: &str, new: &str) -> Result<Vec<StoryRow>> {
             move_namespace(cluster, namespace, to).with_context(|| format!("{namespace} from {from} to {to}"))?;
         }
         move_gateway(cluster, to).with_context(|| format!("the gateway from {from} to {to}"))?;
+        move_plain_gateway(cluster, to).with_context(|| format!("the gateway without a label from {from} to {to}"))?;
     }
     let took = start.elapsed().as_secs_f64();
     ensure!(roots(cluster)? == root, "the root certificate has changed");
-    let note = format!("{} namespaces and a gateway moved and back in {took:.0} s, one root", MOVED.len());
+    let note = format!("{} namespaces and two gateways moved and back in {took:.0} s, one root", MOVED.len());
     let mut rows = Vec::new();
     for (client, load) in loads {
         load.send(100)?;
@@ -127,6 +140,8 @@ fn prepare(cluster: &Cluster, old: &str, new: &str) -> Result<()> {
     for name in ["plain", "shop"] {
         cluster.apply(&namespace(name, &json!({})))?;
     }
+    let edge = if old == DEFAULT { json!({}) } else { json!({"istio.io/rev": old}) };
+    cluster.apply(&namespace("edge", &edge))?;
     for name in MOVED {
         cluster.apply(&TILL.replace("NAMESPACE", name))?;
     }
@@ -135,7 +150,17 @@ fn prepare(cluster: &Cluster, old: &str, new: &str) -> Result<()> {
         rolled_out(cluster, name, "till")?;
         on_revision(cluster, name, old)?;
     }
-    cluster.until("the gateway's Deployment", PATIENCE, || rolled_out(cluster, "shop", "front-istio"))
+    cluster.until("the gateway's Deployment", PATIENCE, || rolled_out(cluster, "shop", "front-istio"))?;
+    cluster.until("the other gateway's Deployment", PATIENCE, || rolled_out(cluster, "edge", "plain-istio"))?;
+    // Both control planes know it by now. One that does not own it must not write it.
+    let deployment = cluster.get(&["deployment", "plain-istio", "-n", "edge"])?;
+    ensure!(deployment["spec"]["template"].to_string().contains(&address(old)), "it is not of {old}");
+    ensure!(
+        deployment["metadata"]["generation"] == 1,
+        "it was deployed {} times",
+        deployment["metadata"]["generation"]
+    );
+    Ok(())
 }
 
 fn namespace(name: &str, labels: &Value) -> String {
@@ -166,18 +191,31 @@ fn on_revision(cluster: &Cluster, namespace: &str, revision: &str) -> Result<()>
 fn move_gateway(cluster: &Cluster, revision: &str) -> Result<()> {
     let label = format!("istio.io/rev={revision}");
     cluster.kubectl(&["label", "gateway", "front", "-n", "shop", "--overwrite", &label])?;
+    deployed_by(cluster, "shop", "front-istio", revision)
+}
+
+/// Moves the namespace of the gateway without a label. A namespace without one belongs to the default revision.
+fn move_plain_gateway(cluster: &Cluster, revision: &str) -> Result<()> {
+    let label = if revision == DEFAULT { "istio.io/rev-".to_owned() } else { format!("istio.io/rev={revision}") };
+    cluster.kubectl(&["label", "namespace", "edge", "--overwrite", &label])?;
+    deployed_by(cluster, "edge", "plain-istio", revision)
+}
+
+/// Waits until the proxies of a gateway are those of a revision.
+fn deployed_by(cluster: &Cluster, namespace: &str, name: &str, revision: &str) -> Result<()> {
     cluster.until("the gateway's new Deployment", PATIENCE, || {
-        let deployment = cluster.get(&["deployment", "front-istio", "-n", "shop"])?;
+        let deployment = cluster.get(&["deployment", name, "-n", namespace])?;
         let template = &deployment["spec"]["template"];
         ensure!(template.to_string().contains(&address(revision)), "it has the old revision");
         Ok(())
     })?;
-    rolled_out(cluster, "shop", "front-istio")
+    rolled_out(cluster, namespace, name)
 }
 
 /// Where proxies of a revision connect to.
 fn address(revision: &str) -> String {
-    format!("istiod-{revision}.{SYSTEM}.svc:15012")
+    let name = if revision == DEFAULT { "istiod".to_owned() } else { format!("istiod-{revision}") };
+    format!("{name}.{SYSTEM}.svc:15012")
 }
 
 /// The root of the certificate authority, which every moved namespace must have.

@@ -3,17 +3,19 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::StoryRow;
-use super::shop::{ending, rolled_out, under_load, without_failures};
+use super::shop::{PATIENCE, ending, rolled_out, under_load, with_retries, without_failures};
 use crate::cluster::{ChartRelease, Cluster, Load};
 
 const NODE: &str = "node-0";
 /// Replicas of which one, 5 %, flaps.
 const FLAPPING_OF: usize = 20;
 const FLAPPING_TIME: Duration = Duration::from_secs(20);
+/// How often the crashing pod must have been restarted.
+const CRASHES: i64 = 4;
 
 /// A node is drained while the application, the gateway and the control plane have pods on it.
 pub(super) fn drain(cluster: &Cluster) -> Result<Vec<StoryRow>> {
@@ -59,6 +61,32 @@ pub(super) fn flapping(cluster: &Cluster) -> Result<Vec<StoryRow>> {
     delete_cart(cluster, "cart-flapping")?;
     delete_cart(cluster, "cart-steady")?;
     without_failures(rows?)
+}
+
+/// One of four pods ends abruptly a few seconds after each start, and is started again after growing pauses. Until its
+/// endpoint is gone, its own proxy answers 503: the user's retries send these requests elsewhere.
+pub(super) fn crash_loop(cluster: &Cluster) -> Result<Vec<StoryRow>> {
+    let mut crashing = cart("cart-crashing", 1, &["serve", "-linger=0s"], &json!({}));
+    // The server ends at once when it gets the signal, with the requests that it has not answered.
+    crashing["spec"]["template"]["spec"]["containers"][0]["livenessProbe"] =
+        json!({"httpGet": {"path": "/status/500", "port": 8080}, "periodSeconds": 1, "failureThreshold": 3});
+    let rows = with_retries(cluster, || {
+        under_load(cluster, "crash loop", || {
+            cluster.apply(&crashing.to_string())?;
+            cluster.until("the crashes", PATIENCE, || {
+                let pods = cluster.get(&["pods", "-n", "shop", "-l", "app=cart,version=cart-crashing"])?;
+                let containers = pods["items"][0]["status"]["containerStatuses"].as_array().context("not started")?;
+                let app = containers.iter().find(|c| c["name"] == "app").context("no container")?;
+                match app["restartCount"].as_i64() {
+                    Some(count) if count >= CRASHES => Ok(()),
+                    count => bail!("{count:?} restarts"),
+                }
+            })?;
+            Ok(format!("one of four pods crashed {CRASHES} times, with retries"))
+        })
+    });
+    delete_cart(cluster, "cart-crashing")?;
+    rows
 }
 
 /// Changes of the flapping pod's Service in a second, by the versions of its EndpointSlice.

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use super::StoryRow;
-use super::shop::{PATIENCE, restart, rolled_out, under_load, without_failures};
+use super::shop::{PATIENCE, restart, rolled_out, under_load, with_retries, without_failures};
 use crate::cluster::{ChartRelease, Cluster};
 
 /// Replicas of the control plane while they are killed one after the other.
@@ -61,14 +61,15 @@ fn pods(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(items.iter().filter(is_ready).filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect())
 }
 
-/// One pod of the application is killed without notice. Requests in flight to it are lost unless they may be retried; the
-/// mesh retries connections that are reset before the response, so few or none are seen.
+/// One pod of the application is killed without notice. Requests in flight to it get no response: the user's retries send
+/// them to another pod.
 pub(super) fn kill(cluster: &Cluster) -> Result<Vec<StoryRow>> {
-    under_load(cluster, "kill -9", || {
+    let killing = || {
         let list = cluster.get(&["pods", "-n", "shop", "-l", "app=cart,version=v1"])?;
         let name = list["items"][0]["metadata"]["name"].as_str().context("no pod")?;
         cluster.kubectl(&["delete", "pod", "-n", "shop", name, "--force", "--grace-period=0"])?;
         rolled_out(cluster, "shop", "cart-v1")?;
-        Ok("one of three pods killed".to_owned())
-    })
+        Ok("one of three pods killed, with retries".to_owned())
+    };
+    with_retries(cluster, || under_load(cluster, "kill -9", killing))
 }

@@ -12,6 +12,25 @@ const SHOP: &str = include_str!("shop.yaml");
 const DEPLOYMENTS: &[(&str, &str)] =
     &[("shop", "cart-v1"), ("shop", "cart-v2"), ("shop", "client"), ("plain", "client"), ("world", "bank")];
 
+/// Retries of a user who must not lose a request: in the mesh by a VirtualService, at the gateway by its HTTPRoute.
+const RETRIES: &str = r#"
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: retries, namespace: shop}
+spec:
+  hosts: [cart]
+  http:
+  - route: [{destination: {host: cart}}]
+    retries: {attempts: 5, perTryTimeout: 1s, retryOn: "connect-failure,refused-stream,reset,503"}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: front, namespace: shop}
+spec:
+  parentRefs: [{name: front}]
+  rules: [{backendRefs: [{name: cart, port: 80}], retry: {attempts: 5, codes: [503]}, timeouts: {backendRequest: 1s}}]
+"#;
+
 /// Applies the shop and waits until everything of it runs.
 pub(super) fn install(cluster: &Cluster) -> Result<()> {
     cluster.apply(SHOP)?;
@@ -62,8 +81,13 @@ pub(super) fn from_outside(cluster: &Cluster, url: &str, more: &[&str]) -> Resul
 
 /// The address of the shop's gateway.
 pub(super) fn front(cluster: &Cluster) -> Result<String> {
+    address_of(cluster, "shop", "front")
+}
+
+/// The address of a Gateway.
+pub(super) fn address_of(cluster: &Cluster, namespace: &str, name: &str) -> Result<String> {
     cluster.until("the gateway's address", PATIENCE, || {
-        let gateway = cluster.get(&["gateway", "front", "-n", "shop"])?;
+        let gateway = cluster.get(&["gateway", name, "-n", namespace])?;
         let address = gateway["status"]["addresses"][0]["value"].as_str().context("no address yet")?;
         Ok(format!("http://{address}/"))
     })
@@ -96,6 +120,15 @@ pub(super) fn under_load(
         })
         .collect();
     Ok(rows)
+}
+
+/// Plays a story with retries; an error if a request failed all the same.
+pub(super) fn with_retries(cluster: &Cluster, story: impl FnOnce() -> Result<Vec<StoryRow>>) -> Result<Vec<StoryRow>> {
+    cluster.apply(RETRIES)?;
+    let rows = story();
+    cluster.kubectl(&["delete", "virtualservice", "retries", "-n", "shop"])?;
+    cluster.apply(SHOP)?;
+    without_failures(rows?)
 }
 
 /// An error if a request failed.
