@@ -1,5 +1,6 @@
 //! Power loss: a disk that records what the storage does, and loses, reorders and tears what was not synced. kill -9 does
-//! not show this, because the kernel writes what a dead process left. `POWER_LOSS_IMAGES` sets the number of states.
+//! not show this, because the kernel writes what a dead process left. `POWER_LOSS_IMAGES` sets the number of states. The
+//! same disk fails at any operation, as a full or broken one does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use configapi::store::cache::{HistoryLimits, WatchCache};
 use configapi::store::embedded::EmbeddedStorage;
-use configapi::store::{ObjectKey, Revision, Storage, Write};
+use configapi::store::{ObjectKey, Revision, Storage, StoreError, StoredObject, Write, WriteResult};
 use fastrand::Rng;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -38,6 +39,17 @@ struct DiskRecord {
     /// What readers see, and at every operation the revision that they saw.
     cache: Option<Arc<WatchCache>>,
     seen: Vec<Revision>,
+    failure: Option<DiskFailure>,
+}
+
+/// Operations that fail.
+#[derive(Clone, Copy, Debug)]
+struct DiskFailure {
+    /// The operations before.
+    after: usize,
+    count: usize,
+    /// Whether the disk does them nevertheless.
+    is_done: bool,
 }
 
 impl std::fmt::Debug for DiskRecord {
@@ -51,12 +63,24 @@ impl RecordedDisk {
         RecordedDisk(Arc::new(Mutex::new(DiskRecord { bytes, ..DiskRecord::default() })))
     }
 
-    fn record(&self, operation: DiskOperation) {
+    fn record(&self, operation: DiskOperation) -> io::Result<()> {
         let mut record = self.0.lock();
+        if let Some(failure) = &mut record.failure {
+            let fails = failure.after == 0 && failure.count > 0;
+            failure.count -= usize::from(fails);
+            failure.after = failure.after.saturating_sub(1);
+            if fails {
+                if failure.is_done {
+                    apply(&mut record.bytes, &operation);
+                }
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
         apply(&mut record.bytes, &operation);
         let seen = record.cache.as_ref().map_or(0, |cache| cache.revision());
         record.seen.push(seen);
         record.operations.push(operation);
+        Ok(())
     }
 
     /// Opens a storage on this disk.
@@ -85,18 +109,15 @@ impl StorageBackend for RecordedDisk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.record(DiskOperation::Length(len));
-        Ok(())
+        self.record(DiskOperation::Length(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.record(DiskOperation::Sync);
-        Ok(())
+        self.record(DiskOperation::Sync)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.record(DiskOperation::Write(offset, data.to_vec()));
-        Ok(())
+        self.record(DiskOperation::Write(offset, data.to_vec()))
     }
 }
 
@@ -325,4 +346,95 @@ async fn a_disk_that_does_not_sync_is_noticed() {
     }
     println!("{lost} of {images} power losses without syncs lose writes");
     assert!(lost > images / 2);
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("configmaps", "shop", name)
+}
+
+/// All objects of a storage, and its revision.
+fn contents(storage: &EmbeddedStorage) -> (BTreeMap<String, StoredObject>, Revision) {
+    let (objects, revision) = storage.cache().current();
+    (objects.iter().map(|(key, stored)| (key.name.to_string(), StoredObject::clone(stored))).collect(), revision)
+}
+
+/// A write of an object in the revision that the cache has.
+async fn write(storage: &EmbeddedStorage, name: &str, text: Option<&str>) -> WriteResult {
+    let expected = storage.cache().get(&key(name)).map(|stored| stored.revision);
+    storage.write(Write::new(key(name), expected, text.map(Into::into))).await
+}
+
+/// How often writes had each result.
+#[derive(Debug, Default)]
+struct ResultCounts {
+    done: usize,
+    failed: usize,
+    unconfirmed: usize,
+}
+
+/// Writes while the disk fails, and checks that every answer is true, that the next writes work, and that cache and file
+/// are equal.
+async fn write_while_failing(failure: DiskFailure, start: &[u8], counts: &mut ResultCounts) {
+    let disk = RecordedDisk::with(start.to_vec());
+    let storage = disk.open();
+    for name in ["changed", "deleted"] {
+        write(&storage, name, Some("{\"is\":\"old\"}")).await.expect("a write");
+    }
+    let (before, revision) = contents(&storage);
+    disk.0.lock().failure = Some(failure);
+    let large = format!("{{\"is\":\"{}\"}}", "x".repeat(100_000));
+    let writes = [("changed", Some("{\"is\":\"new\"}")), ("deleted", None), ("made", Some(&*large))];
+    let results = join_all(writes.map(|(name, text)| write(&storage, name, text))).await;
+    disk.0.lock().failure = None;
+
+    let (found, _) = contents(&storage);
+    let mut unconfirmed = BTreeSet::new();
+    for ((name, text), result) in writes.into_iter().zip(results) {
+        match result {
+            Ok(_) => {
+                assert_eq!(found.get(name).map(|stored| &*stored.text), text, "{failure:?}: {name} is done");
+                counts.done += 1;
+            }
+            Err(StoreError::Failed { .. }) => {
+                assert_eq!(found.get(name), before.get(name), "{failure:?}: {name} is unchanged");
+                counts.failed += 1;
+            }
+            Err(StoreError::Unconfirmed { .. }) => {
+                unconfirmed.insert(name);
+                counts.unconfirmed += 1;
+            }
+            Err(other) => panic!("{failure:?}: {name}: {other}"),
+        }
+    }
+    for name in ["changed", "deleted", "made", "other"] {
+        let mut written = write(&storage, name, Some("{\"is\":\"after\"}")).await;
+        // The first write finds out that the object was changed after all.
+        if unconfirmed.contains(name) && matches!(written, Err(StoreError::Conflict { .. })) {
+            written = write(&storage, name, Some("{\"is\":\"after\"}")).await;
+        }
+        written.unwrap_or_else(|error| panic!("{failure:?}: {error}"));
+    }
+    // Readers were shown what the file has, at every revision.
+    let shown = contents(&storage);
+    let history: Vec<_> = (revision..=shown.1).map(|at| storage.cache().at(at).expect("in the history")).collect();
+    drop(storage);
+    let again = disk.open();
+    assert_eq!(contents(&again), shown, "{failure:?}");
+    let found: Vec<_> = (revision..=shown.1).map(|at| again.cache().at(at).expect("in the history")).collect();
+    assert!(found == history, "{failure:?}: another history");
+}
+
+#[tokio::test]
+async fn a_failed_commit_leaves_cache_and_file_equal_and_the_next_writes_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = new_file(&folder.path().join("new.redb"));
+    let mut counts = ResultCounts::default();
+    // Behind the operations of the commit and of the opening after it nothing fails.
+    for after in 0..40 {
+        for (count, is_done) in [(1, false), (1, true), (12, false), (12, true)] {
+            write_while_failing(DiskFailure { after, count, is_done }, &start, &mut counts).await;
+        }
+    }
+    println!("writes while the disk failed: {counts:?}");
+    assert!(counts.done > 0 && counts.failed > 0 && counts.unconfirmed > 0, "{counts:?}");
 }

@@ -180,7 +180,7 @@ async fn filling_process() {
     let Ok(path) = std::env::var(FILE) else { return };
     let storage = open(Path::new(&path));
     let filler = "x".repeat(64 * 1024);
-    let mut refused = 0;
+    let (mut refused, mut last) = (0, String::new());
     for number in 0..1000 {
         let name = format!("object-{number}");
         let text = format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"data\":{{\"filler\":\"{filler}\"}}}}");
@@ -190,12 +190,24 @@ async fn filling_process() {
                 println!("\nrefused {error}");
                 assert!(storage.cache().get(&key(&name)).is_none(), "not in the cache");
                 refused += 1;
+                last = name;
             }
         }
         if refused == 3 {
-            return;
+            break;
         }
     }
+    write_small(&storage, &last).await;
+}
+
+/// Writes that still fit, to an object that was refused too.
+async fn write_small(storage: &EmbeddedStorage, refused: &str) {
+    let mut expected = None;
+    for number in 0..3 {
+        let written = storage.write(put(refused, expected, number)).await;
+        expected = Some(written.unwrap_or_else(|error| panic!("a small write, without a restart: {error}")));
+    }
+    println!("\nack {refused}");
 }
 
 #[tokio::test]

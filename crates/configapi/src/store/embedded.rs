@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use redb::{
-    Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition, WriteTransaction,
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
+    WriteTransaction,
 };
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
@@ -101,27 +102,28 @@ impl EmbeddedStorage {
         // redb panics on some kinds of damage.
         let read = panic::catch_unwind(AssertUnwindSafe(|| read_file(path, limits)));
         let (database, cache) = read.unwrap_or_else(|_| Err(OpenError::Damaged { path: path.to_owned() }))?;
-        EmbeddedStorage::of(path, database, cache)
+        let again = path.to_owned();
+        EmbeddedStorage::of(path, database, cache, Box::new(move || open_again(&again)))
     }
 
     /// Opens a storage on another medium than a file, such as the disk of a test. What it has is not verified.
-    pub fn on(medium: impl StorageBackend, limits: HistoryLimits) -> Result<EmbeddedStorage, OpenError> {
+    pub fn on(medium: impl StorageBackend + Clone, limits: HistoryLimits) -> Result<EmbeddedStorage, OpenError> {
         let path = Path::new("medium");
-        let failed =
-            |cause: redb::DatabaseError| OpenError::File { path: path.to_owned(), cause: Box::new(cause.into()) };
-        let database = Builder::new().create_with_backend(medium).map_err(failed)?;
-        let (database, cache) = read_database(path, database, limits)?;
-        EmbeddedStorage::of(path, database, cache)
+        let open = move || -> Result<Database, redb::Error> { Ok(Builder::new().create_with_backend(medium.clone())?) };
+        let failed = |cause: redb::Error| OpenError::File { path: path.to_owned(), cause: Box::new(cause) };
+        let (database, cache) = read_database(path, open().map_err(failed)?, limits)?;
+        EmbeddedStorage::of(path, database, cache, Box::new(open))
     }
 
     /// Starts the writer of an open database.
-    fn of(path: &Path, database: Database, cache: WatchCache) -> Result<EmbeddedStorage, OpenError> {
+    fn of(path: &Path, database: Database, cache: WatchCache, open: OpenAgain) -> Result<EmbeddedStorage, OpenError> {
         let cache = Arc::new(cache);
         info!(path = %path.display(), revision = cache.revision(), "configuration storage opened");
         let (writes, pending) = mpsc::channel(QUEUE);
         let writer = Writer {
             path: path.to_owned(),
             database: Some(database),
+            open,
             cache: cache.clone(),
             oldest_row: FIRST_REVISION,
         };
@@ -161,6 +163,17 @@ fn read_file(path: &Path, limits: HistoryLimits) -> Result<(Database, WatchCache
         create(path).map_err(failed)?;
     }
     read_database(path, Database::create(path).map_err(|cause| failed(cause.into()))?, limits)
+}
+
+/// Opens the file after a failed write. Not `create`: a file that was removed must not become an empty one.
+fn open_again(path: &Path) -> Result<Database, redb::Error> {
+    let damaged = || redb::Error::Corrupted("the file is damaged".to_owned());
+    // redb panics on some kinds of damage.
+    let opened = panic::catch_unwind(|| match verify::is_undamaged(path)? {
+        true => Ok(Database::open(path)?),
+        false => Err(damaged()),
+    });
+    opened.unwrap_or_else(|_| Err(damaged()))
 }
 
 /// Makes a file, unless another process does at the same time. It gets its name when it is complete: a power loss
@@ -212,10 +225,15 @@ fn prepare(database: &Database) -> Result<u64, redb::Error> {
     Ok(format)
 }
 
+fn revision_of(transaction: &ReadTransaction) -> Result<Revision, redb::Error> {
+    let numbers = transaction.open_table(NUMBERS)?;
+    Ok(numbers.get(REVISION)?.map_or(FIRST_REVISION, |value| value.value()))
+}
+
 /// Reads everything. The history is read backwards: what a write made is what the next write of the object replaced.
 fn load(database: &Database, limits: HistoryLimits) -> Result<WatchCache, redb::Error> {
     let transaction = database.begin_read()?;
-    let revision = transaction.open_table(NUMBERS)?.get(REVISION)?.map_or(FIRST_REVISION, |value| value.value());
+    let revision = revision_of(&transaction)?;
     let mut objects = Objects::new();
     for row in transaction.open_table(OBJECTS)?.iter()? {
         let (key, value) = row?;
@@ -246,20 +264,47 @@ fn load(database: &Database, limits: HistoryLimits) -> Result<WatchCache, redb::
     Ok(WatchCache::new(objects, revision, history, limits))
 }
 
+/// Opens the database again after a failure.
+type OpenAgain = Box<dyn Fn() -> Result<Database, redb::Error> + Send>;
+
 /// The thread that writes.
 struct Writer {
     path: PathBuf,
-    /// `None` after a failure, until the file can be opened again.
+    /// `None` after a failure, until it can be opened again.
     database: Option<Database>,
+    open: OpenAgain,
     cache: Arc<WatchCache>,
     /// Rows of the history before this revision are deleted.
     oldest_row: Revision,
 }
 
-/// A write of a transaction that is not committed yet.
-struct DoneWrite {
+/// A write of a transaction that has not ended yet.
+struct TriedWrite {
+    key: ObjectKey,
     reply: oneshot::Sender<WriteResult>,
-    event: StoreEvent,
+    outcome: WriteOutcome,
+}
+
+enum WriteOutcome {
+    /// Done, if the transaction is.
+    Done(StoreEvent),
+    /// Its condition does not hold.
+    Refused(StoreError),
+    /// The transaction failed before.
+    NotTried,
+}
+
+/// Why a transaction failed.
+struct FailedTransaction {
+    cause: redb::Error,
+    /// The commit itself failed: the file may have the transaction or not.
+    may_be_stored: bool,
+}
+
+impl From<redb::Error> for FailedTransaction {
+    fn from(cause: redb::Error) -> FailedTransaction {
+        FailedTransaction { cause, may_be_stored: false }
+    }
 }
 
 impl Writer {
@@ -275,83 +320,116 @@ impl Writer {
         }
     }
 
-    /// Does all writes in one transaction. If it fails, none is done.
+    /// Does all writes in one transaction, and answers them when it has ended.
     fn commit(&mut self, batch: Vec<PendingWrite>) {
-        let mut done = Vec::new();
-        let result = self.transact(batch, &mut done);
-        match result {
-            Ok(()) => {
-                let events: Vec<StoreEvent> = done.iter().map(|write| write.event.clone()).collect();
-                self.oldest_row = self.cache.record(events) + 1;
-                for DoneWrite { reply, event } in done {
-                    // A client that is gone does not need the answer.
-                    let _ = reply.send(Ok(event.revision));
-                }
-            }
-            Err(cause) => {
-                error!(path = %self.path.display(), error = %cause, "could not write to the configuration storage");
-                // redb refuses writes after a failed one until the file is opened again.
-                self.database = None;
-                for DoneWrite { reply, event } in done {
-                    let key = event.key().cloned().unwrap_or_else(|| ObjectKey::new("", "", ""));
-                    let _ = reply.send(Err(StoreError::Failed { key, cause: cause.to_string() }));
-                }
-            }
+        let mut tried = Vec::new();
+        if let Err(failed) = self.transact(batch, &mut tried) {
+            return self.fail(tried, &failed);
+        }
+        let events: Vec<StoreEvent> = tried.iter().filter_map(TriedWrite::event).cloned().collect();
+        self.oldest_row = self.cache.record(events) + 1;
+        for TriedWrite { key, reply, outcome } in tried {
+            let result = match outcome {
+                WriteOutcome::Done(event) => Ok(event.revision),
+                WriteOutcome::Refused(error) => Err(error),
+                WriteOutcome::NotTried => Err(StoreError::Closed(key)),
+            };
+            // A client that is gone does not need the answer.
+            let _ = reply.send(result);
         }
     }
 
-    /// Writes a batch. `done` has the writes that are answered with the result of the transaction.
-    fn transact(&mut self, batch: Vec<PendingWrite>, done: &mut Vec<DoneWrite>) -> Result<(), redb::Error> {
-        let mut revision = self.cache.revision();
-        let prepared = self.begin();
-        let (transaction, failure) = match prepared {
-            Ok(transaction) => (Some(transaction), None),
-            Err(cause) => (None, Some(cause)),
-        };
-        let Some(transaction) = transaction else {
-            done.extend(
-                batch
-                    .into_iter()
-                    .map(|PendingWrite { write, reply }| DoneWrite { reply, event: planned(&write, revision, None) }),
+    /// Answers the writes of a failed transaction. A failed commit is looked for in the file: the cache and the answers
+    /// must not differ from it.
+    fn fail(&mut self, tried: Vec<TriedWrite>, failed: &FailedTransaction) {
+        error!(path = %self.path.display(), error = %failed.cause, "could not write to the configuration storage");
+        // redb refuses writes after a failed one until the file is opened again. First it must be closed.
+        self.database = None;
+        let stored = if failed.may_be_stored { self.open_again() } else { Ok(Vec::new()) };
+        if let Err(error) = &stored {
+            error!(
+                path = %self.path.display(), %error,
+                "could not open the configuration storage again; it is tried at the next write"
             );
-            return failure.map_or(Ok(()), Err);
-        };
-        let mut failure = None;
-        for PendingWrite { write, reply } in batch {
-            let event = match failure {
-                Some(_) => Ok(planned(&write, revision, None)),
-                None => match put(&transaction, &write, revision + 1) {
-                    Ok(checked) => checked,
-                    Err(cause) => {
-                        failure = Some(cause);
-                        Ok(planned(&write, revision, None))
-                    }
-                },
-            };
-            match event {
-                Ok(event) => {
-                    revision = event.revision;
-                    done.push(DoneWrite { reply, event });
-                }
-                Err(conflict) => _ = reply.send(Err(conflict)),
-            }
         }
-        if let Some(cause) = failure {
-            return Err(cause);
+        for write in tried {
+            let result = match (&stored, write.event()) {
+                (Ok(stored), Some(event)) if stored.contains(event) => Ok(event.revision),
+                (Err(_), Some(_)) => Err(StoreError::Unconfirmed { key: write.key, cause: failed.cause.to_string() }),
+                _ => Err(StoreError::Failed { key: write.key, cause: failed.cause.to_string() }),
+            };
+            let _ = write.reply.send(result);
+        }
+    }
+
+    /// Writes a batch. `tried` has the writes, which are answered when the result of the transaction is known.
+    fn transact(&mut self, batch: Vec<PendingWrite>, tried: &mut Vec<TriedWrite>) -> Result<(), FailedTransaction> {
+        let not_tried =
+            |PendingWrite { write, reply }| TriedWrite { key: write.key, reply, outcome: WriteOutcome::NotTried };
+        let transaction = match self.begin() {
+            Ok(transaction) => transaction,
+            Err(cause) => {
+                tried.extend(batch.into_iter().map(not_tried));
+                return Err(cause.into());
+            }
+        };
+        // `begin` may have recorded writes.
+        let mut revision = self.cache.revision();
+        let mut batch = batch.into_iter();
+        while let Some(PendingWrite { write, reply }) = batch.next() {
+            let outcome = match put(&transaction, &write, revision + 1) {
+                Ok(Ok(event)) => {
+                    revision = event.revision;
+                    WriteOutcome::Done(event)
+                }
+                Ok(Err(refusal)) => WriteOutcome::Refused(refusal),
+                Err(cause) => {
+                    tried.push(not_tried(PendingWrite { write, reply }));
+                    tried.extend(batch.map(not_tried));
+                    return Err(cause.into());
+                }
+            };
+            tried.push(TriedWrite { key: write.key, reply, outcome });
         }
         finish(&transaction, revision, self.oldest_row)?;
-        Ok(transaction.commit()?)
+        transaction.commit().map_err(|cause| FailedTransaction { cause: cause.into(), may_be_stored: true })
     }
 
     fn begin(&mut self) -> Result<WriteTransaction, redb::Error> {
-        let database = match self.database.take() {
-            Some(database) => database,
-            // Not `create`: a file that was removed must not become an empty one.
-            None => Database::open(&self.path)?,
-        };
-        let transaction = begin(&database);
+        if self.database.is_none() {
+            self.open_again()?;
+        }
+        // It is open now.
+        self.database.as_ref().map_or(Err(redb::Error::PreviousIo), begin)
+    }
+
+    /// Opens the file again, which syncs it, and records what it has that the cache lacks. Returns these events.
+    fn open_again(&mut self) -> Result<Vec<StoreEvent>, redb::Error> {
+        let database = (self.open)()?;
+        let (known, found) = (self.cache.revision(), revision_of(&database.begin_read()?)?);
+        if found < known {
+            let lost = format!("the file has revision {found}, but revision {known} was acknowledged");
+            return Err(redb::Error::Corrupted(lost));
+        }
+        let mut events = Vec::new();
+        if found > known {
+            let all = HistoryLimits { events: usize::MAX, bytes: usize::MAX };
+            let missed = load(&database, all)?.events_after(known);
+            events = missed.map_err(|error| redb::Error::Corrupted(error.to_string()))?.0;
+            self.oldest_row = self.cache.record(events.clone()) + 1;
+        }
+        warn!(path = %self.path.display(), revision = found, "configuration storage opened again after a failed write");
         self.database = Some(database);
-        transaction
+        Ok(events)
+    }
+}
+
+impl TriedWrite {
+    fn event(&self) -> Option<&StoreEvent> {
+        match &self.outcome {
+            WriteOutcome::Done(event) => Some(event),
+            WriteOutcome::Refused(_) | WriteOutcome::NotTried => None,
+        }
     }
 }
 
@@ -359,16 +437,6 @@ fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_two_phase_commit(true);
     Ok(transaction)
-}
-
-/// The event of a write.
-fn planned(write: &Write, revision: Revision, before: Option<Arc<StoredObject>>) -> StoreEvent {
-    let after = write.text.clone().map(|text| Arc::new(StoredObject { key: write.key.clone(), revision, text }));
-    let before = before.or_else(|| {
-        let gone = StoredObject { key: write.key.clone(), revision, text: "".into() };
-        after.is_none().then(|| Arc::new(gone))
-    });
-    StoreEvent { revision, before, after }
 }
 
 /// Does one write in the transaction, if its condition holds.
@@ -396,7 +464,8 @@ fn put(
     }
     let replaced = before.as_ref().map_or((0, ""), |object| (object.revision, &*object.text));
     transaction.open_table(HISTORY)?.insert(revision, (&*text, replaced.0, replaced.1))?;
-    Ok(Ok(planned(write, revision, before.map(Arc::new))))
+    let after = write.text.clone().map(|text| Arc::new(StoredObject { key: write.key.clone(), revision, text }));
+    Ok(Ok(StoreEvent { revision, before: before.map(Arc::new), after }))
 }
 
 fn stored(
