@@ -31,13 +31,16 @@ pub enum ConfigValidation {
 pub(crate) fn check_fields(
     object: &mut Value,
     resource: &ResourceInfo,
+    duplicates: &[String],
     validation: FieldValidation,
 ) -> Result<Vec<String>, ApiError> {
     let findings = check::check(object, Schema::of(&resource.schema));
     if !findings.wrong.is_empty() {
         return Err(ApiError::invalid(resource, meta(object, "name"), &findings.wrong));
     }
-    let texts: Vec<String> = findings.unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
+    let duplicates = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+    let unknown = findings.unknown.iter().map(|path| format!("unknown field {path:?}"));
+    let texts: Vec<String> = duplicates.chain(unknown).collect();
     match validation {
         FieldValidation::Strict if !texts.is_empty() => {
             let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
@@ -373,12 +376,12 @@ mod tests {
             object["spec"]["hostz"] = json!([]);
             object
         };
-        let error = check_fields(&mut object(), resource, FieldValidation::Strict).unwrap_err();
+        let error = check_fields(&mut object(), resource, &[], FieldValidation::Strict).unwrap_err();
         assert!(error.message.ends_with("strict decoding error: unknown field \"spec.hostz\""), "{}", error.message);
-        let warnings = check_fields(&mut object(), resource, FieldValidation::Warn);
+        let warnings = check_fields(&mut object(), resource, &[], FieldValidation::Warn);
         assert_eq!(warnings, Ok(vec!["unknown field \"spec.hostz\"".to_owned()]));
         let mut ignored = object();
-        assert_eq!(check_fields(&mut ignored, resource, FieldValidation::Ignore), Ok(Vec::new()));
+        assert_eq!(check_fields(&mut ignored, resource, &[], FieldValidation::Ignore), Ok(Vec::new()));
         assert_eq!(ignored["spec"].get("hostz"), None);
     }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::body::{self, APPLY_PATCH};
+use super::body::{self, APPLY_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
 use super::reply::object_response;
 use super::{Api, ApiResponse, ObjectRequest};
 use crate::admission;
@@ -21,8 +21,6 @@ use crate::strategic::strategic_patch;
 const MAX_TRIES: usize = 10;
 
 const JSON_PATCH: &str = "application/json-patch+json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
-const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 
 /// A computed object that is about to be stored.
 struct Change {
@@ -324,7 +322,8 @@ fn body_object(asked: &ObjectRequest<'_>) -> Result<Value, ApiError> {
 
 fn check_fields(object: &mut Value, asked: &ObjectRequest<'_>) -> Result<Vec<String>, ApiError> {
     let validation = asked.query.field_validation.unwrap_or(FieldValidation::Warn);
-    admission::check_fields(object, asked.resource, validation)
+    let duplicates = if validation == FieldValidation::Ignore { Vec::new() } else { body::duplicates(asked.request) };
+    admission::check_fields(object, asked.resource, &duplicates, validation)
 }
 
 fn check_identity(sent: &Value, asked: &ObjectRequest<'_>) -> Result<(), ApiError> {

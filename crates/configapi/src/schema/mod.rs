@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod core;
+pub(crate) mod duplicates;
 
 use serde_json::{Value, json};
 

@@ -120,3 +120,32 @@ fn stale() -> Value {
     object["metadata"]["resourceVersion"] = json!("1");
     object
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_that_occur_twice_are_refused_or_reported_as_the_client_asks() {
+    let server = Server::start().await;
+    let body = |name: &str| {
+        format!("{{\"metadata\": {{\"name\": \"{name}\"}}, \"data\": {{\"a\": \"first\", \"a\": \"last\"}}}}")
+    };
+    let post = async |query: &str, name: &str| {
+        let request = Request::post(format!("{COLLECTION}?fieldValidation={query}"))
+            .header("host", "api")
+            .header("content-type", JSON)
+            .body(body(name));
+        client::send(server.address, request.expect("a request")).await.expect("a reply")
+    };
+    let refused = post("Strict", "strict").await;
+    assert_eq!(refused.status.as_u16(), 400);
+    assert!(refused.body.contains("strict decoding error: duplicate field \\\"data.a\\\""), "{}", refused.body);
+    let warned = post("Warn", "warned").await;
+    assert_eq!((warned.status.as_u16(), warned.json()["data"]["a"].as_str()), (201, Some("last")));
+    assert_eq!(warned.header("warning"), "299 - \"duplicate field \\\"data.a\\\"\"");
+    let ignored = post("Ignore", "ignored").await;
+    assert_eq!((ignored.status.as_u16(), ignored.header("warning")), (201, ""));
+
+    // A part of an object is checked too.
+    let patch = "{\"data\": {\"b\": \"first\", \"b\": \"last\"}}".to_owned();
+    let path = format!("{COLLECTION}/warned?fieldValidation=Strict");
+    let (code, status) = send(&server, Method::PATCH, &path, MERGE, patch).await;
+    assert_eq!(code, 400, "{status}");
+}
