@@ -1,6 +1,8 @@
 //! Objects as JSON, and their stored text. The text has `metadata` first and lacks `apiVersion`, `kind` and
 //! `resourceVersion`: these depend on the request and on the write, so `document` adds them without parsing.
 
+use std::fmt::Write;
+
 use serde_json::{Map, Value};
 
 use crate::resource::ResourceInfo;
@@ -27,14 +29,41 @@ pub(crate) fn text(object: &Value) -> Box<str> {
 
 /// The JSON document of a stored object in a version of its kind.
 pub fn document(stored: &StoredObject, resource: &ResourceInfo, version: &str) -> String {
-    let rest = stored.text.strip_prefix(TEXT_START).unwrap_or("}}");
-    let comma = if rest.starts_with('}') { "" } else { "," };
-    format!(
-        "{{\"apiVersion\":\"{}\",\"kind\":\"{}\",\"metadata\":{{\"resourceVersion\":\"{}\"{comma}{rest}",
-        resource.api_version(version),
-        resource.kind,
-        stored.revision,
-    )
+    let writer = DocumentWriter::new(resource, version);
+    let mut out = String::with_capacity(writer.size(stored));
+    writer.push(&mut out, stored);
+    out
+}
+
+/// Writes the documents of one kind and version.
+pub(crate) struct DocumentWriter {
+    /// Up to the revision.
+    start: String,
+}
+
+impl DocumentWriter {
+    pub(crate) fn new(resource: &ResourceInfo, version: &str) -> DocumentWriter {
+        let (api_version, kind) = (resource.api_version(version), &resource.kind);
+        let start =
+            format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",\"metadata\":{{\"resourceVersion\":\"");
+        DocumentWriter { start }
+    }
+
+    /// An upper bound of the bytes of a document.
+    pub(crate) fn size(&self, stored: &StoredObject) -> usize {
+        // The revision has at most 20 digits.
+        self.start.len() + stored.text.len() + 20
+    }
+
+    pub(crate) fn push(&self, out: &mut String, stored: &StoredObject) {
+        let rest = stored.text.strip_prefix(TEXT_START).unwrap_or("}}");
+        let end = if rest.starts_with('}') { "\"" } else { "\"," };
+        out.push_str(&self.start);
+        // Writing to a string does not fail.
+        let _ = write!(out, "{}", stored.revision);
+        out.push_str(end);
+        out.push_str(rest);
+    }
 }
 
 /// The parsed document of a stored object.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::reply::object_response;
 use super::{Api, ApiResponse, ObjectRequest};
 use crate::error::ApiError;
-use crate::object;
+use crate::object::{self, DocumentWriter};
 use crate::output::{JSON, OutputForm};
 use crate::query::VersionMatch;
 use crate::selector::{FieldSelector, LabelConditions};
@@ -159,16 +159,18 @@ fn list_response(items: &[Arc<StoredObject>], asked: &ObjectRequest<'_>, meta: &
             ApiResponse::json(200, &list)
         }
         OutputForm::Json => {
+            let writer = DocumentWriter::new(resource, &asked.version);
             let mut body = format!(
                 "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{meta},\"items\":[",
                 resource.kind,
                 asked.api_version()
             );
+            body.reserve(items.iter().map(|item| writer.size(item) + 1).sum::<usize>() + 3);
             for (index, item) in items.iter().enumerate() {
                 if index > 0 {
                     body.push(',');
                 }
-                body.push_str(&object::document(item, resource, &asked.version));
+                writer.push(&mut body, item);
             }
             body.push_str("]}\n");
             ApiResponse { code: 200, content_type: JSON, body: body.into(), warnings: Vec::new() }
