@@ -20,6 +20,8 @@ const LONGEST_SHOWN: usize = 200;
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 /// Metadata that an agent sets to `true` if its proxy has no source of certificates: neither files nor a CA.
 pub const NO_CERTIFICATES: &str = "PILOTAGE_NO_CERTIFICATES";
+/// Header of a stream by which an agent takes that back: its proxy has certificates now.
+pub const CERTIFICATES_FOUND: &str = "x-pilotage-certificates-found";
 /// Metadata that an agent sets to `true` if it makes request metrics from its Envoy's access log.
 pub const REQUEST_METRICS: &str = "PILOTAGE_REQUEST_METRICS";
 /// The cluster in the bootstrap of such an Envoy to which the log is sent.

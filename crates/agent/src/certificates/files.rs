@@ -38,7 +38,17 @@ impl CertificateFiles {
         if let Some(((chain, key), root)) = by_metadata {
             return Some(CertificateFiles { chain, key, root });
         }
-        FOLDERS.iter().map(|folder| CertificateFiles::in_folder(Path::new(folder))).find(|files| files.chain.exists())
+        CertificateFiles::find_in_folders()
+    }
+
+    /// The files of the first known directory with a chain.
+    pub fn find_in_folders() -> Option<CertificateFiles> {
+        CertificateFiles::in_folders().find(|files| files.chain.exists())
+    }
+
+    /// The files of all known directories, which may not exist.
+    pub fn in_folders() -> impl Iterator<Item = CertificateFiles> {
+        FOLDERS.iter().map(|folder| CertificateFiles::in_folder(Path::new(folder)))
     }
 
     /// Reads all three files.

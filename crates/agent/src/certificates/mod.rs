@@ -1,9 +1,10 @@
-//! The workload's current certificates, with change notification. `files` reads them from disk, `issued` obtains them from
-//! the certificate authority; SDS serves them.
+//! The workload's current certificates, with change notification. `files` reads them from disk, `late`
+//! waits for files that are not there yet, `issued` obtains them from the certificate authority; SDS serves them.
 
 mod ca;
 pub mod files;
 pub mod issued;
+pub mod late;
 mod output;
 
 use std::fmt;

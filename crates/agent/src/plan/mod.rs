@@ -7,6 +7,7 @@ mod peers;
 mod statsd;
 mod upstream;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
@@ -82,6 +83,24 @@ pub struct Plan {
     pub access: FileAccess,
     /// Metrics made from Envoy's access log, if they are enabled.
     pub requests: Option<RequestMetricsPlan>,
+}
+
+impl Plan {
+    /// Whether the control plane learns of certificates that are found while Envoy runs: from the relay, or from a new
+    /// epoch. Otherwise they are used after a restart.
+    pub fn reports_late_certificates(&self) -> bool {
+        self.upstream.is_some() || !self.restart_on.is_empty()
+    }
+
+    /// The input of the next bootstrap: it says that there are no certificates only as long as that holds.
+    pub fn current_bootstrap_input(&self) -> Cow<'_, BootstrapInput> {
+        if self.no_certificates && CertificateFiles::find_in_folders().is_some_and(|files| files.read().is_ok()) {
+            let mut input = self.bootstrap_input.clone();
+            input.node.metadata.remove(NO_CERTIFICATES);
+            return Cow::Owned(input);
+        }
+        Cow::Borrowed(&self.bootstrap_input)
+    }
 }
 
 /// Metrics made from Envoy's access log.
@@ -168,7 +187,10 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
         peers: peers::peers(environment)?,
         access: peers::access(environment, certificates.as_ref(), upstream.as_ref(), &bootstrap_input.node),
         upstream,
-        restart_on: if args.hot_restart { watched(certificates.as_ref(), environment) } else { Vec::new() },
+        restart_on: match args.hot_restart {
+            true => watched(certificates.as_ref(), no_certificates, environment),
+            false => Vec::new(),
+        },
         certificates,
         polling: FilePolling {
             period: Duration::from_secs(1),
@@ -218,10 +240,11 @@ fn own_addresses(args: &ProxyArgs, environment: &Environment, excluded: &BTreeSe
     Ok(addresses::wait_for(limit, || addresses::own(excluded)))
 }
 
-/// The workload's certificates and those of a Pilot 0.8 ingress gateway.
-fn watched(certificates: Option<&CertificateFiles>, environment: &Environment) -> Vec<PathBuf> {
-    let own = certificates.map(CertificateFiles::paths).unwrap_or_default();
-    own.into_iter().chain(ingress_certificates(environment)).collect()
+/// The workload's certificates, or where they may be mounted later, and those of a Pilot 0.8 ingress gateway.
+fn watched(certificates: Option<&CertificateFiles>, may_come: bool, environment: &Environment) -> Vec<PathBuf> {
+    let later = CertificateFiles::in_folders().filter(|_| may_come);
+    let own = certificates.cloned().into_iter().chain(later).flat_map(|files| files.paths());
+    own.chain(ingress_certificates(environment)).collect()
 }
 
 /// Certificate and key of a Pilot 0.8 ingress gateway, which Gateways name by their paths.

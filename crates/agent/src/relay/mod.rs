@@ -24,11 +24,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use api::TypeUrl;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
-use http::{HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use model::proxy::CERTIFICATES_FOUND;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -46,6 +47,7 @@ use self::responses::{AgentTap, DownstreamBody, UpstreamConnection, causes};
 pub use self::trust_bundle::TrustBundleSender;
 pub use self::upstream::{Pings, Upstream, UpstreamTls};
 use self::upstream_stream::{ReconnectState, UpstreamStream};
+use crate::certificates::late::LateCertificates;
 use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
 use crate::socket::{AllowedPeers, SocketListener};
@@ -71,6 +73,8 @@ pub struct RelayOptions {
     pub health: Option<watch::Receiver<Option<WorkloadHealth>>>,
     /// Receives the trust bundle; `None` if it is not requested.
     pub bundle: Option<TrustBundleSender>,
+    /// Certificates that may be found while Envoy runs; `None` if it had a source of certificates from the start.
+    pub late_certificates: Option<LateCertificates>,
     pub upstream: Upstream,
     /// How long Envoy's stream waits for a connection to the control plane before it fails. Envoy counts a waiting
     /// stream as connected, so the wait is limited.
@@ -85,6 +89,7 @@ impl RelayOptions {
             file_secrets: FileSecretNames::default(),
             health: None,
             bundle: None,
+            late_certificates: None,
             upstream,
             max_connect_wait: Duration::from_secs(10),
         }
@@ -192,7 +197,10 @@ impl RelayState {
         let is_tapped = !kinds.is_empty();
         let own = OwnRequests { kinds, health: self.options.health.clone() };
         let (requests, insert) = UpstreamBody::new(body, protocol, own, Arc::clone(&done), Arc::clone(&self.metrics));
-        let request = self.request(&head, requests).map_err(|error| Status::internal(format!("{error:#}")))?;
+        let late = self.options.late_certificates.as_ref().filter(|late| !late.are_found());
+        let late = late.map(LateCertificates::wait);
+        let request =
+            self.request(&head, requests, late.is_none()).map_err(|error| Status::internal(format!("{error:#}")))?;
         let address = &self.options.upstream.address;
         let response = sender.send_request(request).await.map_err(|error| {
             self.metrics.pilot_connection_failures.add();
@@ -212,6 +220,7 @@ impl RelayState {
             connection,
             stream,
             tap,
+            late.map(Box::pin),
             self.options.file_secrets.clone(),
         )));
         *response.status_mut() = head.status;
@@ -219,7 +228,12 @@ impl RelayState {
         Ok(response)
     }
 
-    fn request(&self, envoy: &http::request::Parts, body: UpstreamBody) -> Result<Request<UpstreamBody>> {
+    fn request(
+        &self,
+        envoy: &http::request::Parts,
+        body: UpstreamBody,
+        has_certificates: bool,
+    ) -> Result<Request<UpstreamBody>> {
         let upstream = &self.options.upstream;
         let path = envoy.uri.path();
         let uri = format!("{}://{}{path}", upstream.scheme(), upstream.address);
@@ -229,6 +243,9 @@ impl RelayState {
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.extend(envoy.headers.get(USER_AGENT).map(|agent| (USER_AGENT, agent.clone())));
         headers.extend(upstream.authorization().map(|token| (AUTHORIZATION, token)));
+        if has_certificates && self.options.late_certificates.is_some() {
+            headers.insert(HeaderName::from_static(CERTIFICATES_FOUND), HeaderValue::from_static("true"));
+        }
         for (name, value) in &upstream.headers {
             headers.append(name, value.clone());
         }

@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::task::AbortHandle;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 use tracing::info;
 
@@ -31,6 +32,8 @@ pub(super) struct DownstreamBody {
     upstream: UpstreamStream,
     boundaries: BoundaryTracker,
     tap: Option<AgentTap>,
+    /// Certificates that the control plane does not know of; the stream ends when they are found.
+    late_certificates: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Finds file secret names before Envoy can request them.
     scanner: NameScanner,
     file_secrets: FileSecretNames,
@@ -64,6 +67,7 @@ impl DownstreamBody {
         connection: UpstreamConnection,
         upstream: UpstreamStream,
         tap: Option<AgentTap>,
+        late_certificates: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
         file_secrets: FileSecretNames,
     ) -> DownstreamBody {
         DownstreamBody {
@@ -72,6 +76,7 @@ impl DownstreamBody {
             upstream,
             boundaries: BoundaryTracker::default(),
             tap,
+            late_certificates,
             scanner: NameScanner::default(),
             file_secrets,
             ready: VecDeque::new(),
@@ -139,6 +144,13 @@ impl Body for DownstreamBody {
             }
             if self.ended {
                 return Poll::Ready(None);
+            }
+            let is_found =
+                |late: &mut Pin<Box<WaitForCancellationFutureOwned>>| Future::poll(late.as_mut(), cx).is_ready();
+            if self.late_certificates.as_mut().is_some_and(is_found) {
+                let frame =
+                    self.end(&Status::unavailable("the proxy has certificates now, which a new stream reports"));
+                return Poll::Ready(Some(Ok(frame)));
             }
             let status = match ready!(Pin::new(&mut self.control_plane).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {

@@ -19,7 +19,8 @@ use tracing::{info, warn};
 use crate::args::ProxyArgs;
 use crate::bootstrap;
 use crate::certificates::CertificateStore;
-use crate::certificates::files::fingerprint;
+use crate::certificates::files::{CertificateFiles, fingerprint};
+use crate::certificates::late::LateCertificates;
 use crate::environment::Environment;
 use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
@@ -79,9 +80,9 @@ pub async fn run(plan: &Plan, manager: ServiceManager) -> Result<ExitCause> {
     let mut services = ServiceTasks::default();
     services.spawn(signals.forward(requests.clone()));
     let metrics = Arc::<Metrics>::default();
-    let store = certificates(plan, &metrics, &mut services);
+    let certificates = certificates(plan, &metrics, &mut services);
     let names = FileSecretNames::default();
-    services::open(plan, &store, &names, &requests, metrics, &mut services).await?;
+    services::open(plan, &certificates, &names, &requests, metrics, &mut services).await?;
     manager.ready();
     let manager = Arc::new(manager);
     services.spawn(report_alive(Arc::clone(&manager)));
@@ -137,8 +138,15 @@ impl TerminationSignals {
     }
 }
 
+/// The workload's certificates.
+struct WorkloadCertificates {
+    store: CertificateStore,
+    /// Set if there is neither a file nor a certificate authority yet.
+    late: Option<LateCertificates>,
+}
+
 /// Reads the certificates before Envoy starts, then polls them; or obtains them from the certificate authority.
-fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks) -> CertificateStore {
+fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks) -> WorkloadCertificates {
     let store = CertificateStore::new();
     services.spawn(follow_revoked(store.clone()));
     if let Some(ca) = &plan.ca {
@@ -156,7 +164,11 @@ fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks
         }
         services.spawn(files.clone().publish(store.clone(), plan.polling));
     }
-    store
+    let late = plan.no_certificates.then(LateCertificates::default);
+    if let Some(late) = late.clone().filter(|_| plan.reports_late_certificates()) {
+        services.spawn(late.follow(CertificateFiles::find_in_folders, store.clone(), plan.polling));
+    }
+    WorkloadCertificates { store, late }
 }
 
 /// Publishes the revocation lists that are mounted, and again when they change. Never returns.
@@ -178,7 +190,7 @@ async fn run_envoy(
     // The arguments may contain `--config-yaml`, which is part of the bootstrap.
     plan.launch.fixed.iter().for_each(|argument| names.add_from_text(argument));
     let configure = |epoch| {
-        let file = bootstrap::write(&plan.bootstrap_source, &plan.bootstrap_input, epoch)?;
+        let file = bootstrap::write(&plan.bootstrap_source, &plan.current_bootstrap_input(), epoch)?;
         // If the file cannot be read, Envoy reports the error.
         let text = fs::read_to_string(&file.path).unwrap_or_default();
         names.add_from_text(&text);

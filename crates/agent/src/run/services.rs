@@ -17,6 +17,7 @@ use trust::bundle::RootBundle;
 
 use crate::bootstrap::Xds;
 use crate::certificates::CertificateStore;
+use crate::certificates::late::LateCertificates;
 use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
@@ -24,6 +25,8 @@ use crate::process::lifecycle::LifecycleSender;
 use crate::relay::{self, Relay};
 use crate::requests::{AccessLogServer, RequestSeries};
 use crate::{dns, proxyless, sds, status};
+
+use super::WorkloadCertificates;
 
 /// The tasks of all services.
 #[derive(Default)]
@@ -46,7 +49,7 @@ impl ServiceTasks {
 /// Opens all ports and sockets before Envoy starts, so that Envoy can connect at once.
 pub(super) async fn open(
     plan: &Plan,
-    store: &CertificateStore,
+    certificates: &WorkloadCertificates,
     file_secrets: &FileSecretNames,
     requests: &LifecycleSender,
     metrics: Arc<Metrics>,
@@ -54,7 +57,7 @@ pub(super) async fn open(
 ) -> Result<()> {
     let names = watch::Sender::new(None);
     let series = start_requests(plan, services)?;
-    if let Some(options) = status_options(plan, store, &names, series) {
+    if let Some(options) = status_options(plan, &certificates.store, certificates.late.as_ref(), &names, series) {
         let server = status::StatusServer::bind(options, Arc::clone(&metrics), requests.clone()).await?;
         services.spawn(server.serve(services.stop.clone()));
     }
@@ -71,7 +74,7 @@ pub(super) async fn open(
         // Without the relay the agent does not see the configuration, so it cannot restrict names.
         let names = matches!(plan.bootstrap_input.xds, Xds::Relay(_)).then(|| file_secrets.clone());
         let options = sds::SdsOptions { peers: plan.peers.sds.clone(), access: plan.access.clone(), names };
-        services.spawn(sds::SdsServer::bind(socket, store.clone(), options)?.serve(services.stop.clone()));
+        services.spawn(sds::SdsServer::bind(socket, certificates.store.clone(), options)?.serve(services.stop.clone()));
     }
     if let (Some(upstream), Xds::Relay(socket)) = (&plan.upstream, &plan.bootstrap_input.xds) {
         let (peers, file_secrets) = (plan.peers.xds.clone(), file_secrets.clone());
@@ -80,7 +83,8 @@ pub(super) async fn open(
             peers,
             file_secrets,
             health,
-            bundle: plan.trust_bundle.then(|| follow_bundle(store, services)),
+            bundle: plan.trust_bundle.then(|| follow_bundle(&certificates.store, services)),
+            late_certificates: certificates.late.clone(),
             ..relay::RelayOptions::new(socket.into(), upstream.clone())
         };
         let names = plan.dns.address.map(|_| names);
@@ -126,6 +130,7 @@ fn start_requests(plan: &Plan, services: &mut ServiceTasks) -> Result<Option<Arc
 fn status_options(
     plan: &Plan,
     store: &CertificateStore,
+    late: Option<&LateCertificates>,
     names: &relay::NameTableSender,
     requests: Option<Arc<RequestSeries>>,
 ) -> Option<status::StatusOptions> {
@@ -144,7 +149,7 @@ fn status_options(
         annotations: plan.status.prometheus_annotations.clone(),
         local_metrics: metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|value| value == "true"),
         names: plan.dns.address.map(|_| names.subscribe()),
-        no_certificates: plan.no_certificates,
+        late_certificates: late.cloned(),
         requests,
         certificate_failure: store.failures(),
         started: Instant::now(),

@@ -33,6 +33,7 @@ use self::local_request::is_local;
 use self::metrics::{ScrapeTarget, merged, targets};
 use self::probes::AppProbes;
 use self::readiness::ReadinessCheck;
+use crate::certificates::late::LateCertificates;
 use crate::dns::NameTableReceiver;
 use crate::metrics::Metrics;
 use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
@@ -40,7 +41,8 @@ use crate::requests::RequestSeries;
 
 /// What a proxy without a source of certificates means; on the readiness page and in the log.
 pub(crate) const NO_CERTIFICATES_NOTE: &str = "traffic is plain text, and listeners for which a policy demands mutual TLS are \
-                                        closed; mount certificates or use a TLS port of the control plane, then restart";
+                                        closed; mount certificates (with --xdsRelay=false restart too), or give the \
+                                        agent a TLS port of the control plane";
 
 /// Names of the workload's certificate and of its roots.
 const OWN_SECRETS: [&str; 2] = ["default", "ROOTCA"];
@@ -63,8 +65,8 @@ pub struct StatusOptions {
     pub local_metrics: bool,
     /// The name table, if DNS is captured: the proxy is not ready without it.
     pub names: Option<NameTableReceiver>,
-    /// The proxy has no source of certificates, which the readiness page says.
-    pub no_certificates: bool,
+    /// Set if the proxy started without a source of certificates, which the readiness page says until files are found.
+    pub late_certificates: Option<LateCertificates>,
     /// Metrics made from Envoy's access log.
     pub requests: Option<Arc<RequestSeries>>,
     /// Why the workload has no certificates, if the last attempt to get them failed.
@@ -192,9 +194,9 @@ impl StatusState {
 
     /// The last line of the readiness page.
     fn note(&self) -> String {
-        match self.options.no_certificates {
-            true => format!("no certificate files and no CA: {NO_CERTIFICATES_NOTE}\n"),
-            false => String::new(),
+        match &self.options.late_certificates {
+            Some(late) if !late.are_found() => format!("no certificate files and no CA: {NO_CERTIFICATES_NOTE}\n"),
+            _ => String::new(),
         }
     }
 

@@ -33,7 +33,7 @@ fn options() -> StatusOptions {
         annotations: None,
         local_metrics: false,
         names: None,
-        no_certificates: false,
+        late_certificates: None,
         requests: None,
         certificate_failure: watch::channel(None).1,
         started: Instant::now(),

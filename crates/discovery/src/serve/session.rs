@@ -10,7 +10,7 @@ use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use model::change::SourceId;
 use model::printable::clipped;
-use model::proxy::Proxy;
+use model::proxy::{CERTIFICATES_FOUND, NO_CERTIFICATES, Proxy};
 use sources::source_set::SourceSet;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
@@ -194,7 +194,11 @@ impl Control for ControlPlane {
         let looking = node.id.strip_prefix("debug~").filter(|_| is_near).map(|rest| format!("sidecar~{rest}"));
         let is_looking = looking.is_some();
         node.id = looking.unwrap_or(node.id);
-        let proxy = Proxy::from_node(&node).map_err(|bad| Status::invalid_argument(bad.0))?;
+        let mut proxy = Proxy::from_node(&node).map_err(|bad| Status::invalid_argument(bad.0))?;
+        // The node is part of Envoy's bootstrap, which stays as it was written.
+        if peer.headers.contains_key(CERTIFICATES_FOUND) {
+            proxy.metadata.remove(NO_CERTIFICATES);
+        }
         if !is_served(proxy.kind) {
             return Err(Status::invalid_argument(format!("node type of {} is not served", proxy.id)));
         }
