@@ -143,6 +143,7 @@ fn status_options(
     Some(status::StatusOptions {
         address: plan.status.address?,
         admin,
+        control_plane_names: plan.bootstrap_input.control_plane_names.clone(),
         envoy_metrics: metrics,
         application: *plan.identity.ips.first()?,
         probers: plan.status.probers.clone(),

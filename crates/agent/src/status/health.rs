@@ -74,7 +74,7 @@ impl HealthPlan {
 
     /// Probes until cancelled. `admin` is Envoy's admin port; `None` without an Envoy.
     pub async fn run(self, admin: Option<SocketAddr>, address: IpAddr, health: HealthSender) {
-        let envoy = admin.map(ReadinessCheck::new);
+        let envoy = admin.map(|admin| ReadinessCheck::new(admin, Vec::new()));
         let mut streak = Streak::default();
         sleep(self.initial_delay).await;
         loop {

@@ -53,6 +53,8 @@ pub struct StatusOptions {
     pub address: SocketAddr,
     /// Envoy's admin port; `None` without Envoy.
     pub admin: Option<SocketAddr>,
+    /// Names of which the control plane's certificate must have one.
+    pub control_plane_names: Vec<String>,
     /// Envoy's metrics endpoint.
     pub envoy_metrics: Option<SocketAddr>,
     /// Address of the application.
@@ -103,7 +105,7 @@ impl StatusServer {
         let port = listener.local_addr()?.port();
         info!(port, "serving status");
         let shared = StatusState {
-            envoy: options.admin.map(ReadinessCheck::new),
+            envoy: options.admin.map(|admin| ReadinessCheck::new(admin, options.control_plane_names.clone())),
             targets: options.annotations.as_deref().map_or(Ok(Vec::new()), |text| targets(text, port))?,
             probes: AppProbes::read(&options.probers, options.application, port)?,
             was_ready: AtomicBool::new(false),

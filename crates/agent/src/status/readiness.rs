@@ -30,12 +30,14 @@ const MISSING_SECRETS: &str = "/config_dump?resource=dynamic_warming_secrets";
 #[derive(Debug)]
 pub(super) struct ReadinessCheck {
     admin: SocketAddr,
+    /// Names of which the control plane's certificate must have one, if Envoy connects to it itself.
+    names: Vec<String>,
     configured: AtomicBool,
 }
 
 impl ReadinessCheck {
-    pub(super) fn new(admin: SocketAddr) -> ReadinessCheck {
-        ReadinessCheck { admin, configured: AtomicBool::new(false) }
+    pub(super) fn new(admin: SocketAddr, names: Vec<String>) -> ReadinessCheck {
+        ReadinessCheck { admin, names, configured: AtomicBool::new(false) }
     }
 
     /// The error names the missing condition.
@@ -48,7 +50,10 @@ impl ReadinessCheck {
     async fn query_envoy(&self) -> Result<()> {
         let state = match fetch::get(self.admin, "/ready", TIMEOUT, LIMIT).await {
             Err(_) if self.rejects_control_plane().await => {
-                bail!("Envoy is not live: the control plane's certificate has none of the required names")
+                bail!(
+                    "Envoy is not live: the control plane's certificate has none of the required names {}",
+                    self.names.join(", ")
+                )
             }
             state => state.context("Envoy is not live")?,
         };

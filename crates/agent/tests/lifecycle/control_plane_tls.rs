@@ -95,7 +95,8 @@ async fn control_plane_with_another_name_is_rejected_and_named() {
     wait::until("the reason on the readiness page", async || {
         let reply = client::get((Ipv4Addr::LOCALHOST, direct.status).into(), "agent", "/healthz/ready").await?;
         let text = format!("{} {}", reply.status, reply.body);
-        if text.contains("certificate has none of the required names") { Ok(()) } else { Err(text) }
+        let expected = format!("certificate has none of the required names 127.0.0.1, {PILOT}");
+        if text.contains(&expected) { Ok(()) } else { Err(text) }
     })
     .await;
     drop((relayed, direct));

@@ -33,6 +33,7 @@ fn options() -> StatusOptions {
         annotations: None,
         local_metrics: false,
         names: None,
+        control_plane_names: Vec::new(),
         late_certificates: None,
         requests: None,
         certificate_failure: watch::channel(None).1,
