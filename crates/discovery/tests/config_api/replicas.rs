@@ -1,7 +1,10 @@
 //! Three replicas on a real etcd with three members.
 
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::clock::JumpingClock;
@@ -40,11 +43,11 @@ impl Replicas {
 
     /// A request to a replica: head and body of the reply.
     async fn request(&self, number: usize, method: &str, path: &str, body: &str) -> (String, String) {
-        let socket = self.folder.path().join(format!("{number}.sock"));
-        let stream = tokio::net::UnixStream::connect(&socket).await.expect("a connection");
-        let reply = super::socket_request(stream, method, path, body).await;
-        let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
-        (head.to_owned(), body.to_owned())
+        request(&self.socket(number), method, path, body).await
+    }
+
+    fn socket(&self, number: usize) -> PathBuf {
+        self.folder.path().join(format!("{number}.sock"))
     }
 
     /// Hosts of VirtualServices that a replica serves to proxies.
@@ -52,6 +55,14 @@ impl Replicas {
         let reply = client::get(self.servers[number].http(), "discovery", "/debug/configz").await?;
         if reply.body.contains(host) { Ok(()) } else { Err(format!("replica {number} does not have {host}")) }
     }
+}
+
+/// A request to a socket: head and body of the reply.
+async fn request(socket: &Path, method: &str, path: &str, body: &str) -> (String, String) {
+    let stream = tokio::net::UnixStream::connect(socket).await.expect("a connection");
+    let reply = super::socket_request(stream, method, path, body).await;
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
+    (head.to_owned(), body.to_owned())
 }
 
 const ROUTES: &str = "/apis/networking.istio.io/v1/namespaces/default/virtualservices";
@@ -186,4 +197,87 @@ async fn one_replica_leads_whatever_its_clock_shows() {
     .await;
     println!("{} led, then {}", first.0, next.0);
     assert!(next.2 > version);
+}
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// How soon every replica must have a write that another one acknowledged.
+const FRESH: Duration = Duration::from_secs(2);
+/// Writes of each client.
+const WRITES: usize = 40;
+
+fn numbered(name: &str, number: usize) -> String {
+    let data = json!({"number": number.to_string()});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}).to_string()
+}
+
+/// Writes the numbers up to `WRITES` to one object. A write that was not acknowledged is repeated. Returns how many were.
+async fn write_numbers(socket: PathBuf, name: &str, done: &AtomicUsize) -> usize {
+    let path = format!("{CONFIG_MAPS}/{name}");
+    let (mut repeated, end) = (0, Instant::now() + wait::PATIENCE);
+    for number in 1..=WRITES {
+        loop {
+            let (head, body) = request(&socket, "PUT", &path, &numbered(name, number)).await;
+            if head.starts_with("HTTP/1.1 200") {
+                break;
+            }
+            let is_clear = ["HTTP/1.1 503", "HTTP/1.1 504"].iter().any(|status| head.starts_with(status));
+            assert!(is_clear && Instant::now() < end, "{name} {number}: {head}\n{body}");
+            repeated += 1;
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    repeated
+}
+
+/// The numbers that a replica has, without asking etcd.
+async fn cached_numbers(socket: &Path) -> Vec<(String, usize)> {
+    let (_, body) = request(socket, "GET", &format!("{CONFIG_MAPS}?resourceVersion=0"), "").await;
+    let list: Value = serde_json::from_str(&body).unwrap_or_default();
+    let number = |item: &Value| {
+        let name = item.pointer("/metadata/name")?.as_str().filter(|name| name.starts_with("writer-"))?;
+        Some((name.to_owned(), item.pointer("/data/number")?.as_str()?.parse().ok()?))
+    };
+    list["items"].as_array().into_iter().flatten().filter_map(number).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_killed_under_writes_of_all_replicas_loses_none_and_leaves_none_behind() {
+    let mut replicas = Replicas::start().await;
+    let names: Vec<String> = (0..6).map(|number| format!("writer-{number}")).collect();
+    for name in &names {
+        let (head, body) = replicas.request(0, "POST", CONFIG_MAPS, &numbered(name, 0)).await;
+        assert!(head.starts_with("HTTP/1.1 201"), "{head}\n{body}");
+    }
+    let leader = replicas.cluster.leader().await;
+    let (total, done) = (names.len() * WRITES, AtomicUsize::new(0));
+    let sockets: Vec<PathBuf> = (0..3).map(|number| replicas.socket(number)).collect();
+    let writers = names.iter().enumerate().map(|(n, name)| write_numbers(sockets[n % 3].clone(), name, &done));
+    let kill = async {
+        wait::until("writes", async || match done.load(Ordering::Relaxed) {
+            some if some > total / 4 => Ok(()),
+            some => Err(some.to_string()),
+        })
+        .await;
+        replicas.cluster.kill(leader);
+        done.load(Ordering::Relaxed)
+    };
+    let begun = Instant::now();
+    let (repeated, before) = tokio::join!(join_all(writers), kill);
+    let (written, busy) = (Instant::now(), begun.elapsed());
+    assert!(before < total, "killed when all {total} writes were done");
+    let expected: Vec<(String, usize)> = names.iter().map(|name| (name.clone(), WRITES)).collect();
+    for socket in &sockets {
+        wait::until("the last write of every client", async || match cached_numbers(socket).await {
+            found if found == expected => Ok(()),
+            found => Err(format!("{found:?}")),
+        })
+        .await;
+    }
+    let delay = written.elapsed();
+    println!(
+        "{total} writes in {busy:?}, the leader killed after {before}: {} repeated, none lost, all replicas had them after \
+         {delay:?}",
+        repeated.iter().sum::<usize>()
+    );
+    assert!(delay < FRESH, "{delay:?}");
 }
