@@ -17,10 +17,29 @@ use xds::client::DeltaClient;
 
 const SERVICES: usize = 1000;
 
-/// A service of the mesh with one endpoint.
+/// A service of the mesh with an endpoint of version 1, and a subset of it.
 const CART: &str = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: cart, namespace: shop}\n\
                     spec:\n  hosts: [cart.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
-                    ports: [{name: http, number: 80, protocol: HTTP}]\n  endpoints: [{address: 10.0.0.9}]\n";
+                    ports: [{name: http, number: 80, protocol: HTTP}]\n  \
+                    endpoints: [{address: 10.0.0.9, labels: {version: v1}}]\n---\n\
+                    apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: cart, namespace: shop}\n\
+                    spec: {host: cart.shop.svc.cluster.local, subsets: [{name: v1, labels: {version: v1}}]}\n";
+
+/// The addresses of the endpoints of each cluster, until all of them have this many.
+async fn endpoints(client: &mut DeltaClient, names: &[&str], count: usize) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    while names.iter().any(|name| found.get(*name).is_none_or(|all: &Vec<String>| all.len() != count)) {
+        let response = tokio::time::timeout(wait::PATIENCE, client.next()).await;
+        let response = response.unwrap_or_else(|_| panic!("only {found:?}")).unwrap().unwrap();
+        client.ack(&response);
+        for resource in response.resources {
+            let assignment = ClusterLoadAssignment::decode(&*resource.resource.unwrap().value).unwrap();
+            let all = assignment.endpoints.iter().flat_map(|locality| &locality.lb_endpoints);
+            found.insert(assignment.cluster_name, all.map(|endpoint| format!("{endpoint:?}")).collect());
+        }
+    }
+    found
+}
 
 #[tokio::test]
 async fn endpoints_of_a_short_name_are_those_of_the_full_name() {
@@ -30,20 +49,21 @@ async fn endpoints_of_a_short_name_are_those_of_the_full_name() {
     let mut client = stream(&server).await;
     let clusters = client.next().await.unwrap().unwrap();
     client.ack(&clusters);
-    let names = ["outbound|80||cart.shop.svc.cluster.local", "outbound|80||cart.shop"];
+    let [full, short] = ["outbound|80||cart.shop.svc.cluster.local", "outbound|80||cart.shop"];
+    let [full_subset, short_subset] = ["outbound|80|v1|cart.shop.svc.cluster.local", "outbound|80|v1|cart.shop"];
+    let names = [full, short, full_subset, short_subset];
     client.subscribe(&TypeUrl::ENDPOINT, &names);
-    let mut found = BTreeMap::new();
-    while found.len() < names.len() {
-        let response = tokio::time::timeout(wait::PATIENCE, client.next()).await.unwrap().unwrap().unwrap();
-        client.ack(&response);
-        for resource in response.resources {
-            let assignment = ClusterLoadAssignment::decode(&*resource.resource.unwrap().value).unwrap();
-            found.insert(assignment.cluster_name.clone(), assignment.endpoints);
-        }
-    }
-    assert_eq!(found.keys().map(String::as_str).collect::<Vec<_>>(), [names[1], names[0]]);
-    assert_eq!(found[names[0]].len(), 1);
-    assert_eq!(found[names[0]], found[names[1]]);
+    let found = endpoints(&mut client, &names, 1).await;
+    assert_eq!(found[full], found[short]);
+    assert_eq!(found[full_subset], found[short_subset]);
+
+    // A change of the endpoints is sent under both names.
+    let two = "[{address: 10.0.0.9, labels: {version: v1}}, {address: 10.0.0.10, labels: {version: v1}}]";
+    server.write("cart.yaml", &CART.replace("[{address: 10.0.0.9, labels: {version: v1}}]", two));
+    let changed = endpoints(&mut client, &names, 2).await;
+    assert_eq!(changed[full], changed[short]);
+    assert_eq!(changed[full_subset], changed[short_subset]);
+    assert!(changed[short][1].contains("10.0.0.10"), "{changed:?}");
 }
 
 /// A control plane whose clusters are larger than a client's window.
