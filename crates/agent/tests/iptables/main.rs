@@ -100,6 +100,7 @@ async fn in_the_world() {
     outbound_follows_the_route(&pod, &discovery).await;
     inbound_goes_through_envoy(app).await;
     mesh_names_are_resolved(&pod).await;
+    an_egress_rule_opens_the_way_out(&pod, &discovery).await;
     if let Some(consul) = &consul {
         consul.are_reached_by_name(&pod, &mut discovery).await;
     }
@@ -146,6 +147,41 @@ async fn inbound_goes_through_envoy(app: u16) {
         if passed { Ok(()) } else { Err(format!("{reply:?}")) }
     })
     .await;
+}
+
+/// Calls to hosts outside of the mesh are refused, except to those of an EgressRule.
+async fn an_egress_rule_opens_the_way_out(pod: &Pod, discovery: &DiscoveryProcess) {
+    let outside = HttpBackend::start_at("outside", (Ipv4Addr::UNSPECIFIED, 0).into()).await;
+    let answered = async |host: &str| {
+        let reply = pod.get((WORLD, outside.port()).into(), host).await;
+        reply.is_ok_and(|reply| reply.contains("x-backend: outside"))
+    };
+    let until = async |host: &str, expected: bool| {
+        wait::until(&format!("{host} answered: {expected}"), async || match answered(host).await == expected {
+            true => Ok(()),
+            false => Err("not yet".to_owned()),
+        })
+        .await;
+    };
+    until("pay.example.com", true).await;
+    discovery.write(
+        "closed.yaml",
+        "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: default, namespace: shop}\n\
+         spec: {egress: [{hosts: ['*/*']}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}\n",
+    );
+    until("pay.example.com", false).await;
+    let rule = format!(
+        "apiVersion: config.istio.io/v1alpha2\nkind: EgressRule\nmetadata: {{name: pay, namespace: shop}}\n\
+         spec: {{destination: {{service: '*.example.com'}}, ports: [{{port: {}, protocol: http}}]}}\n",
+        outside.port()
+    );
+    discovery.write("egress.yaml", &rule);
+    until("pay.example.com", true).await;
+    assert!(!answered("example.org").await, "a host that the rule does not name");
+    discovery.remove("egress.yaml");
+    until("pay.example.com", false).await;
+    discovery.remove("closed.yaml");
+    until("pay.example.com", true).await;
 }
 
 /// The agent answers a query to a server that does not exist.
