@@ -1,6 +1,6 @@
 //! From changes to responses. `snapshot_writer` applies batches and publishes snapshots; `views` selects and renders
 //! them once per class of clients (`class`); `session` connects a view to the protocol; `clients` lists connected clients;
-//! `turns` divides computing time between namespaces; `bounded` and `excess` apply limits; `quarantine` keeps
+//! `turns` divides computing time between namespaces, `offload` runs long work on other threads; `bounded` and `excess` apply limits; `quarantine` keeps
 //! rejected objects (`pins`) and resources from a client. Back to sources go fetch requests (`fetch_requests`), settings
 //! (`mesh`) and statuses (`statuses`). `history` has earlier versions of objects that a
 //! client may still reject, `journal` the last changes for people who look back, `planned` compares
@@ -22,6 +22,7 @@ pub mod journal;
 pub(crate) mod layers;
 pub(crate) mod mcp;
 pub(crate) mod mesh;
+mod offload;
 pub mod pins;
 pub(crate) mod planned;
 mod proxyless;

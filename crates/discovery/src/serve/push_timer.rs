@@ -1,9 +1,10 @@
 //! Measures how fast one client is served: when it adopted a change, and when all of the change had been sent.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use api::TypeUrl;
+use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::serve::round::RoundTime;
@@ -21,7 +22,7 @@ pub(crate) struct PushTimer {
 /// A change that is being sent to the client.
 #[derive(Debug)]
 struct Underway {
-    published: SystemTime,
+    published: Instant,
     last_sent: Option<Duration>,
 }
 
@@ -40,8 +41,8 @@ impl PushTimer {
     }
 
     /// The client adopts a change that was published at that time.
-    pub(crate) fn adopted(&mut self, published: SystemTime) {
-        self.metrics.taken_up(since(published));
+    pub(crate) fn adopted(&mut self, published: Instant) {
+        self.metrics.taken_up(published.elapsed());
         self.change = Some(Underway { published, last_sent: None });
     }
 
@@ -54,7 +55,7 @@ impl PushTimer {
     pub(crate) fn sent(&mut self, kind: &TypeUrl, bytes: usize) {
         self.metrics.sent(kind, bytes, self.requested.take().map(|requested| requested.elapsed()));
         if let Some(change) = &mut self.change {
-            change.last_sent = Some(since(change.published));
+            change.last_sent = Some(change.published.elapsed());
         }
     }
 
@@ -64,8 +65,8 @@ impl PushTimer {
     }
 
     /// The client has acknowledged everything of a change that was published at that time.
-    pub(crate) fn acknowledged(&self, published: SystemTime) {
-        self.metrics.recent_acknowledgements.add(since(published));
+    pub(crate) fn acknowledged(&self, published: Instant) {
+        self.metrics.recent_acknowledgements.add(published.elapsed());
     }
 
     pub(crate) fn refused(&self, kind: &TypeUrl) {
@@ -75,9 +76,4 @@ impl PushTimer {
     pub(crate) fn expired(&self, kind: &TypeUrl) {
         self.metrics.expired(kind);
     }
-}
-
-/// Zero if the system clock was set back meanwhile.
-fn since(time: SystemTime) -> Duration {
-    time.elapsed().unwrap_or_default()
 }

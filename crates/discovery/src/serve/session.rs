@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -14,6 +14,7 @@ use model::proxy::{CERTIFICATES_FOUND, NO_CERTIFICATES, Proxy};
 use sources::source_set::SourceSet;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tonic::Status;
 use tracing::{info, warn};
 use xds::{Client, Control, Event, Executor, Peer, Rejection, ResourceSet, Verdict};
@@ -350,7 +351,7 @@ impl Session {
     /// Moves on to a snapshot; its resources are rendered afterwards.
     fn follow(&mut self, published: Arc<PublishedSnapshot>) {
         self.published = published;
-        self.timer.adopted(self.published.at);
+        self.timer.adopted(self.published.instant);
         if self.quarantine.follow(self.published.number, &self.published.snapshot) {
             self.register.follow();
         }
@@ -492,7 +493,7 @@ impl Client for Session {
             Event::Settled => {
                 if self.connection.settled(self.cut.number) {
                     self.journal.acknowledged(self.cut.number, &self.connection.proxy.id);
-                    self.timer.acknowledged(self.published.at);
+                    self.timer.acknowledged(self.published.instant);
                 }
             }
             Event::Stale { kind, .. } => self.timer.expired(kind),

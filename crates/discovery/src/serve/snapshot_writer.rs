@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use model::change::{Batch, SourceId};
 use model::problem::{Problem, Severity};
 use model::settings::{Knobs, Settings};
 use model::snapshot::{Delta, Snapshot};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -17,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::serve::class::ClassInputs;
 use crate::serve::history::History;
 use crate::serve::journal::{AppliedChange, Journal};
+use crate::serve::offload::offload;
 use crate::serve::round::RoundTime;
 
 /// Deltas kept: clients that are at most this many snapshots behind advance by differences.
@@ -44,6 +46,8 @@ pub struct PublishedSnapshot {
     /// Earlier versions of objects, shared by all snapshots.
     pub history: Arc<History>,
     pub at: SystemTime,
+    /// The same moment for measuring, which does not jump with the system clock.
+    pub(crate) instant: Instant,
     class_inputs: OnceLock<ClassInputs>,
 }
 
@@ -56,6 +60,7 @@ impl PublishedSnapshot {
             deltas: Arc::default(),
             history: Arc::default(),
             at: SystemTime::now(),
+            instant: Instant::now(),
             class_inputs: OnceLock::new(),
         }
     }
@@ -69,6 +74,7 @@ impl PublishedSnapshot {
             deltas: Arc::new(deltas),
             history: self.history.clone(),
             at: SystemTime::now(),
+            instant: Instant::now(),
             class_inputs: OnceLock::new(),
         }
     }
@@ -183,7 +189,7 @@ async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<P
         records.metrics.received(&batches);
         // Large objects take long to join, and the threads that serve connections must not wait for it.
         let (publisher, recorder) = (publish.clone(), records.clone());
-        let applied = tokio::task::spawn_blocking(move || apply(batches, arrived, &publisher, &recorder));
+        let applied = offload(move || apply(batches, arrived, &publisher, &recorder));
         if let Err(failed) = applied.await {
             match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -199,7 +205,7 @@ async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<P
 
 /// Waits for this time and returns the first batch that arrived in it, and when.
 async fn first_of(incoming: &mut mpsc::Receiver<Batch>, pause: Duration) -> Option<(Batch, Instant)> {
-    let end = tokio::time::Instant::now() + pause;
+    let end = Instant::now() + pause;
     let first = tokio::time::timeout_at(end, incoming.recv()).await.ok()??;
     let arrived = Instant::now();
     tokio::time::sleep_until(end).await;
@@ -257,13 +263,14 @@ fn apply(batches: Vec<Batch>, arrived: Instant, publish: &watch::Sender<Arc<Publ
 
 /// Publishes a snapshot that is the same for every client.
 fn publish_unnoticed(publish: &watch::Sender<Arc<PublishedSnapshot>>, before: &PublishedSnapshot, snapshot: Snapshot) {
-    let PublishedSnapshot { number, deltas, history, at, .. } = before;
+    let PublishedSnapshot { number, deltas, history, at, instant, .. } = before;
     let same = PublishedSnapshot {
         number: *number,
         snapshot: Arc::new(snapshot),
         deltas: deltas.clone(),
         history: history.clone(),
         at: *at,
+        instant: *instant,
         class_inputs: OnceLock::new(),
     };
     publish.send_if_modified(|published| {

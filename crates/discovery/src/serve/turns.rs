@@ -2,14 +2,17 @@
 //! namespaces take turns by the time they have used. Work that takes long gives up its place and continues next to
 //! others, but its namespace gets no further turn, so that one namespace does not delay another.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model::names::Namespace;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use xds::{Executor, Job};
+
+use super::offload::offload;
 
 /// Work that takes longer than this no longer counts as running, so that other work may start. Most work takes far less.
 const SHORT: Duration = Duration::from_millis(25);
@@ -25,7 +28,7 @@ pub(crate) struct Turns {
 
 #[derive(Debug, Default)]
 struct State {
-    groups: HashMap<Namespace, Group>,
+    groups: BTreeMap<Namespace, Group>,
     /// Running work that is not long.
     short: usize,
     long: usize,
@@ -64,7 +67,7 @@ impl Turns {
             return;
         }
         let begun = Instant::now();
-        let mut work = tokio::task::spawn_blocking(job);
+        let mut work = offload(job);
         let mut is_long = false;
         if tokio::time::timeout(SHORT, &mut work).await.is_err() {
             is_long = self.outlasts(&namespace);
@@ -147,7 +150,7 @@ mod tests {
         (end, move || _ = ended.recv())
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn hole_04_endless_work_of_one_namespace_leaves_room_for_others() {
         let turns = Arc::new(Turns::new(2));
         let greedy = turns.executor(&"greedy".into());
@@ -188,7 +191,7 @@ mod tests {
         drop(ends);
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn work_that_panics_gives_its_place_back() {
         let turns = Arc::new(Turns::new(2));
         let executor = turns.executor(&"shop".into());

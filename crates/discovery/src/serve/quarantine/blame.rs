@@ -4,12 +4,11 @@
 //! A guard is a suspect like any other object, but no client gets it in another version: if it is the only suspect,
 //! the rejected resources are withheld.
 
-use std::time::Instant;
-
 use api::{Resource, TypeUrl};
 use model::config::traits::Role;
 use model::config::{Key, Kind, Object};
 use model::proxy::{Proxy, ProxyKind};
+use tokio::time::Instant;
 use translate::security::guards::Guards;
 use xds::{Offered, Rejection, ResourceSet};
 

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use xds::Peer;
 
 use crate::serve::caller::Identity;
@@ -87,7 +88,9 @@ impl Budgets {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+
+    use tokio::time::Instant;
 
     use super::{AT_ONCE, BURST, Budgets, MOST_PAYERS, Payer};
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use api::TypeUrl;
 use model::change::{Batch, Change, SourceId};
@@ -18,6 +18,7 @@ use model::snapshot::Snapshot;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::Payer;
 use super::budget::Budgets;
