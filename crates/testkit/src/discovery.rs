@@ -22,6 +22,8 @@ pub struct DiscoveryOptions {
     pub env: Vec<(String, String)>,
     /// Additional arguments.
     pub args: Vec<String>,
+    /// Whether its ports are open on all addresses of this machine, and not on loopback alone.
+    pub open: bool,
     /// Whether its log goes to pipes that are never read.
     pub unread: bool,
 }
@@ -64,7 +66,10 @@ impl DiscoveryProcess {
             format!("--meshConfig={}", mesh.display()),
             format!("--networksConfig={}", networks.display()),
         ];
-        args.extend(addresses(grpc, http, monitoring));
+        let host = if setup.open { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        let [grpc_at, http_at, monitoring_at] =
+            [grpc, http, monitoring].map(|address| SocketAddr::from((host, address.port())));
+        args.extend(addresses(grpc_at, http_at, monitoring_at));
         args.extend(setup.args);
         let binary = PathBuf::from(binary);
         let start = if setup.unread { Process::start_unread } else { Process::start };
@@ -98,6 +103,11 @@ impl DiscoveryProcess {
     /// Its output so far.
     pub fn output(&self) -> String {
         self.process.output()
+    }
+
+    /// The id of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     pub fn process(&mut self) -> &mut Process {

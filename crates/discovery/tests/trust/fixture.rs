@@ -59,11 +59,35 @@ impl Mesh {
         files: Vec<(String, String)>,
         args: Vec<String>,
     ) -> Mesh {
+        Mesh::start_adjusted(folder, env, |options, _| {
+            options.files = files;
+            options.args.extend(args);
+        })
+        .await
+    }
+
+    /// Starts with a self-signed root and with all ports open on all addresses of this machine.
+    pub(crate) async fn start_open() -> Mesh {
+        let mesh = Mesh::start_adjusted(tempfile::tempdir().unwrap(), &[], |options, secure| {
+            options.open = true;
+            options.args.push(format!("--secureGRPCAddr=0.0.0.0:{}", secure.port()));
+        })
+        .await;
+        mesh.certified().await;
+        mesh
+    }
+
+    /// Starts after its options were changed, given the address of the TLS port.
+    async fn start_adjusted(
+        folder: TempDir,
+        env: &[(&str, &str)],
+        adjust: impl FnOnce(&mut DiscoveryOptions, SocketAddr),
+    ) -> Mesh {
         let issuer = PrivateKey::generate(KeyKind::P256).unwrap();
         fs::write(folder.path().join("keys.json"), token::key_set(&issuer, "test").unwrap()).unwrap();
         let (secure, mut options) = options(folder.path(), env);
-        options.args.extend(args);
-        let server = DiscoveryProcess::start(BINARY, DiscoveryOptions { files, ..options }).await;
+        adjust(&mut options, secure);
+        let server = DiscoveryProcess::start(BINARY, options).await;
         Mesh { server, secure, folder, issuer }
     }
 

@@ -10,6 +10,7 @@ mod clock;
 mod cve_pages_and_floods;
 mod cve_rendered;
 mod cves;
+mod debug_callers;
 mod files;
 mod fixture;
 mod issue;

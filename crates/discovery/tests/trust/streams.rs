@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use api::envoy::config::core::v3::Node;
-use api::envoy::service::discovery::v3::DiscoveryRequest;
+use api::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, StreamBody};
@@ -48,13 +48,21 @@ pub(crate) async fn open_as<S>(stream: S, token: Option<&str>, node: Node) -> Ad
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
     let request = DiscoveryRequest {
         type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned(),
         node: Some(node),
         ..DiscoveryRequest::default()
     };
+    open_with(stream, token, request).await
+}
+
+/// The same with another first request.
+pub(crate) async fn open_with<S>(stream: S, token: Option<&str>, request: DiscoveryRequest) -> AdsStream
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
     let (requests, receiver) = mpsc::channel(1);
     requests.send(Ok(framed(&request))).await.unwrap();
     let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
@@ -76,10 +84,6 @@ impl AdsStream {
     /// Whether there was a response, and the status with which the stream ended; `None` if it is open after the limit.
     pub(crate) async fn end(&mut self, limit: Duration) -> (bool, Option<Code>) {
         let mut has_response = false;
-        let code = |headers: &HeaderMap| {
-            let status = headers.get("grpc-status")?.to_str().ok()?.parse::<i32>().ok()?;
-            Some(Code::from(status))
-        };
         let read = async {
             while let Some(Ok(frame)) = self.body.frame().await {
                 match frame.into_trailers() {
@@ -92,6 +96,30 @@ impl AdsStream {
         let ended = tokio::time::timeout(limit, read).await.ok().flatten();
         (has_response, ended)
     }
+
+    /// The first response, or the status with which the stream ended before one.
+    pub(crate) async fn response(&mut self) -> Result<DiscoveryResponse, Option<Code>> {
+        let mut received = Vec::new();
+        while let Some(Ok(frame)) = self.body.frame().await {
+            match frame.into_data() {
+                Ok(data) => received.extend_from_slice(&data),
+                Err(frame) => return Err(frame.trailers_ref().and_then(code)),
+            }
+            // A flag, and the length of the message.
+            if let Some((head, rest)) = received.split_at_checked(5) {
+                let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+                if let Some(message) = rest.get(..length) {
+                    return Ok(DiscoveryResponse::decode(message).unwrap());
+                }
+            }
+        }
+        Err(code(&self.head))
+    }
+}
+
+fn code(headers: &HeaderMap) -> Option<Code> {
+    let status = headers.get("grpc-status")?.to_str().ok()?.parse::<i32>().ok()?;
+    Some(Code::from(status))
 }
 
 pub(crate) async fn secured(
