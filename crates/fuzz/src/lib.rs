@@ -42,6 +42,8 @@ pub const TARGETS: &[FuzzTarget] = &[
     row("consul", registries::consul),
     row("eureka", registries::eureka),
     row("copilot", registries::copilot),
+    row("etcd", registries::etcd),
+    row("zookeeper", registries::zookeeper),
     row("mcp", registries::mcp),
     row("http_request", requests::http_request),
     row("config_api", requests::config_api),

@@ -1,10 +1,13 @@
 //! Responses of registries and config servers.
 
+use bytes::Bytes;
 use prost::Message;
 use sources::registry::cloudfoundry::schema::{InternalRoutesResponse, RoutesResponse};
 use sources::registry::cloudfoundry::{self, CloudFoundryOptions};
 use sources::registry::consul::{self, ConsulOptions};
+use sources::registry::etcd::{self, EtcdLayout, EtcdRegistryOptions};
 use sources::registry::eureka::{self, EurekaOptions};
+use sources::registry::zookeeper::{self, ZooKeeperLayout, ZooKeeperOptions};
 use sources::store::mcp::schema::Resources;
 use sources::store::mcp::{McpOptions, McpSink};
 
@@ -18,6 +21,28 @@ pub(crate) fn consul(data: &[u8]) {
 /// Applications of Eureka.
 pub(crate) fn eureka(data: &[u8]) {
     let _ = eureka::published_services(data, &EurekaOptions::default());
+}
+
+/// The layouts of etcd, by the first byte of an input.
+const ETCD_LAYOUTS: [EtcdLayout; 5] =
+    [EtcdLayout::SkyDns, EtcdLayout::GoMicro, EtcdLayout::Kratos, EtcdLayout::Grpc, EtcdLayout::Dubbo];
+
+/// Keys and values of etcd, in one of its layouts.
+pub(crate) fn etcd(data: &[u8]) {
+    let Some((layout, rest)) = data.split_first() else { return };
+    let layout = ETCD_LAYOUTS[usize::from(*layout) % ETCD_LAYOUTS.len()];
+    let messages = messages(rest);
+    let pairs: Vec<(String, &Bytes)> =
+        messages.chunks_exact(2).map(|pair| (String::from_utf8_lossy(&pair[0]).into_owned(), &pair[1])).collect();
+    let entries = pairs.iter().map(|(key, value)| (key.as_str(), &value[..]));
+    let _ = etcd::published_services(entries, &EtcdRegistryOptions { layout, ..EtcdRegistryOptions::default() });
+}
+
+/// Frames of a ZooKeeper server, without their lengths, in one of the layouts.
+pub(crate) fn zookeeper(data: &[u8]) {
+    let Some((layout, rest)) = data.split_first() else { return };
+    let layout = if layout % 2 == 0 { ZooKeeperLayout::Curator } else { ZooKeeperLayout::Dubbo };
+    let _ = zookeeper::published_services(messages(rest), &ZooKeeperOptions { layout, ..ZooKeeperOptions::default() });
 }
 
 /// Routes and internal routes of Copilot.

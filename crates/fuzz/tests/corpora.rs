@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use model::config::Kind;
+
 /// For one input, on a busy machine and without optimization.
 const TIME: Duration = Duration::from_secs(120);
 /// The largest resident memory of this process.
@@ -25,6 +27,20 @@ fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse().unwrap_or(0)
+}
+
+/// A new kind needs an input of its own: the search finds no names of kinds.
+#[test]
+fn each_kind_of_configuration_has_an_input() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/config_kinds");
+    let first_line = |path: PathBuf| {
+        let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    let with_input: BTreeSet<String> = entries(&corpus).into_iter().map(first_line).collect();
+    let name = |kind: &Kind| format!("{}.{}", kind.plural(), kind.group());
+    let missing: Vec<String> = Kind::ALL.iter().map(name).filter(|name| !with_input.contains(name)).collect();
+    assert_eq!(missing, [""; 0], "kinds without a file in {}", corpus.display());
 }
 
 #[test]

@@ -166,13 +166,23 @@ impl InstanceTable {
     pub(super) async fn publish(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         let started = Instant::now();
         self.is_changed = false;
-        for service in std::mem::take(&mut self.changed) {
-            self.map_service(service);
-        }
+        self.map_changed();
         self.diff.replace(self.listings.clone(), started);
         let problems = self.all_problems();
         self.next_publication = Instant::now() + PUBLISH_INTERVAL.max(started.elapsed() * PUBLISH_COST);
         self.diff.send_synced(sender, problems).await
+    }
+
+    /// All services and problems as they would be published.
+    pub(super) fn published(&mut self) -> (Vec<ServiceListing>, Vec<Problem>) {
+        self.map_changed();
+        (self.listings.values().cloned().collect(), self.all_problems())
+    }
+
+    fn map_changed(&mut self) {
+        for service in std::mem::take(&mut self.changed) {
+            self.map_service(service);
+        }
     }
 
     fn map_service(&mut self, service: Str) {
