@@ -41,6 +41,7 @@ pub mod sandbox;
 pub mod scripted;
 pub mod sds;
 pub mod servers;
+pub mod slow_disk;
 pub mod soak;
 pub mod tls;
 pub mod tracked;
