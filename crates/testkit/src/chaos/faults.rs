@@ -19,6 +19,11 @@ use crate::forwarder::LinkFault;
 use crate::process::signal;
 use crate::promises::{FaultScope, MeshPart};
 
+/// By how much a slow network delays each piece of data in each direction.
+const LATER: Duration = Duration::from_millis(300);
+/// By how much a slow disk delays each access to a file.
+const DISK_DELAY: Duration = Duration::from_millis(200);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     ApiServerDown,
@@ -31,7 +36,9 @@ pub enum Fault {
     DefinitionDeleted,
     ConsulKilled,
     ConsulUnreachable,
+    ConsulSlow,
     CopilotStalls,
+    CopilotSlow,
     BrokenFiles,
     FolderGone,
     ClusterUnreachable,
@@ -44,6 +51,7 @@ pub enum Fault {
     YamlBombs,
     Flapping,
     SlowProxy,
+    DelayedProxy,
     StoppedEnvoy,
     SilentProxy,
     OneWayProxy,
@@ -56,6 +64,7 @@ pub enum Fault {
     ReplicaPaused,
     ClockJump,
     FullDisk,
+    SlowDisk,
 }
 
 /// Faults of one group exclude each other in a round.
@@ -85,7 +94,7 @@ pub(super) struct Injection {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 35] = [
+    pub const ALL: [Fault; 39] = [
         Fault::ApiServerDown,
         Fault::StorePaused,
         Fault::WatchesExpire,
@@ -96,7 +105,9 @@ impl Fault {
         Fault::DefinitionDeleted,
         Fault::ConsulKilled,
         Fault::ConsulUnreachable,
+        Fault::ConsulSlow,
         Fault::CopilotStalls,
+        Fault::CopilotSlow,
         Fault::BrokenFiles,
         Fault::FolderGone,
         Fault::ClusterUnreachable,
@@ -109,6 +120,7 @@ impl Fault {
         Fault::YamlBombs,
         Fault::Flapping,
         Fault::SlowProxy,
+        Fault::DelayedProxy,
         Fault::StoppedEnvoy,
         Fault::SilentProxy,
         Fault::OneWayProxy,
@@ -121,6 +133,7 @@ impl Fault {
         Fault::ReplicaPaused,
         Fault::ClockJump,
         Fault::FullDisk,
+        Fault::SlowDisk,
     ];
 
     /// Its number in the catalogue, and what happens.
@@ -130,13 +143,15 @@ impl Fault {
             Fault::StorePaused => ("A1", "etcd of the API server paused"),
             Fault::WatchesExpire => ("A2", "history compacted, watches cut and expired"),
             Fault::ApiServerErrors => ("A3", "API server answers 429, 500 and 503"),
-            Fault::ApiServerSlow => ("A3", "API server answers 300 ms later"),
+            Fault::ApiServerSlow => ("A3", "bytes of the API server arrive 300 ms later"),
             Fault::EndpointStorm => ("A5", "hundreds of endpoint changes"),
             Fault::Noise => ("A6", "files and annotations change without a meaning"),
             Fault::DefinitionDeleted => ("A7", "definition of a kind deleted"),
             Fault::ConsulKilled => ("A8", "Consul killed"),
             Fault::ConsulUnreachable => ("A9", "an instance fails, then Consul is silent"),
+            Fault::ConsulSlow => ("A9", "bytes of Consul arrive 300 ms later"),
             Fault::CopilotStalls => ("A11", "Copilot never answers"),
+            Fault::CopilotSlow => ("A11", "bytes of Copilot arrive 300 ms later"),
             Fault::BrokenFiles => ("A12", "half-written and invalid files"),
             Fault::FolderGone => ("A12", "folder of files replaced by nothing"),
             Fault::ClusterUnreachable => ("A14", "a further cluster that cannot be reached"),
@@ -149,6 +164,7 @@ impl Fault {
             Fault::YamlBombs => ("B7", "bombs and binary files"),
             Fault::Flapping => ("B8", "a service is added and deleted quickly"),
             Fault::SlowProxy => ("C1", "a proxy reads 8 KB a second"),
+            Fault::DelayedProxy => ("C1", "bytes between proxy and replica arrive 300 ms later"),
             Fault::StoppedEnvoy => ("C2", "Envoy stopped"),
             Fault::SilentProxy => ("C3", "no byte passes between proxy and replica"),
             Fault::OneWayProxy => ("C3", "no byte passes in one direction"),
@@ -161,6 +177,7 @@ impl Fault {
             Fault::ReplicaPaused => ("D1", "replica suspended"),
             Fault::ClockJump => ("D1", "wall clock jumps an hour ahead and back"),
             Fault::FullDisk => ("D4", "the disk of the state folder is full"),
+            Fault::SlowDisk => ("D4", "each access to a file takes 200 ms longer"),
         }
     }
 
@@ -173,22 +190,26 @@ impl Fault {
             | Fault::ApiServerSlow
             | Fault::DefinitionDeleted
             | Fault::ClusterUnreachable => FaultGroup::Kubernetes,
-            Fault::ConsulKilled | Fault::ConsulUnreachable | Fault::SourceCut => FaultGroup::Consul,
-            Fault::CopilotStalls => FaultGroup::Copilot,
+            Fault::ConsulKilled | Fault::ConsulUnreachable | Fault::ConsulSlow | Fault::SourceCut => FaultGroup::Consul,
+            Fault::CopilotStalls | Fault::CopilotSlow => FaultGroup::Copilot,
             Fault::BrokenFiles | Fault::FolderGone | Fault::Noise => FaultGroup::Files,
             Fault::DuplicateHosts | Fault::BrokenRoutes | Fault::BadPatches | Fault::RegexBombs | Fault::YamlBombs => {
                 FaultGroup::Config
             }
             Fault::EndpointStorm | Fault::Flapping => FaultGroup::Load,
-            Fault::SlowProxy | Fault::SilentProxy | Fault::OneWayProxy | Fault::ResetProxy | Fault::Rejections => {
-                FaultGroup::Proxy
-            }
+            Fault::SlowProxy
+            | Fault::DelayedProxy
+            | Fault::SilentProxy
+            | Fault::OneWayProxy
+            | Fault::ResetProxy
+            | Fault::Rejections => FaultGroup::Proxy,
             Fault::StoppedEnvoy => FaultGroup::Envoy,
             Fault::ReplicaKilled
             | Fault::RollingRestart
             | Fault::ReplicaPaused
             | Fault::ClockJump
-            | Fault::FullDisk => FaultGroup::Replica,
+            | Fault::FullDisk
+            | Fault::SlowDisk => FaultGroup::Replica,
             Fault::OddClients | Fault::ShortStreams | Fault::Oversize => FaultGroup::Clients,
         }
     }
@@ -227,7 +248,7 @@ impl Fault {
             FaultGroup::Replica if self == Fault::RollingRestart => {
                 (0, FaultScope::of((0..REPLICAS).map(MeshPart::Replica)))
             }
-            FaultGroup::Replica if self == Fault::FullDisk => (0, FaultScope::Nothing),
+            FaultGroup::Replica if matches!(self, Fault::FullDisk | Fault::SlowDisk) => (0, FaultScope::Nothing),
             FaultGroup::Replica => (replica, FaultScope::of([MeshPart::Replica(replica)])),
             FaultGroup::Files | FaultGroup::Config | FaultGroup::Load | FaultGroup::Clients => {
                 (replica, FaultScope::Nothing)
@@ -278,7 +299,7 @@ impl Injection {
             }
             Fault::ApiServerSlow => {
                 for link in world.replicas.iter().filter_map(|replica| replica.kubernetes.as_ref()) {
-                    link.disturb(LinkFault::Delay(Duration::from_millis(300)));
+                    link.disturb(LinkFault::Delay(LATER));
                 }
             }
             Fault::DefinitionDeleted => {
@@ -310,6 +331,13 @@ impl Injection {
                 for link in world.replicas.iter().filter_map(|replica| replica.consul.as_ref()) {
                     link.disturb(LinkFault::Silent);
                 }
+            }
+            Fault::ConsulSlow => {
+                let links = world.replicas.iter().filter_map(|replica| replica.consul.as_ref());
+                links.for_each(|link| link.disturb(LinkFault::Delay(LATER)));
+            }
+            Fault::CopilotSlow => {
+                world.replicas.iter().for_each(|replica| replica.copilot.disturb(LinkFault::Delay(LATER)));
             }
             Fault::SourceCut => {
                 let link = world.replicas[self.target].link_to(self.source);
@@ -381,6 +409,7 @@ impl Injection {
         let proxy = &world.proxies[self.target];
         match self.fault {
             Fault::SlowProxy => proxy.link.disturb(LinkFault::Slow(8_000)),
+            Fault::DelayedProxy => proxy.link.disturb(LinkFault::Delay(LATER)),
             Fault::SilentProxy => proxy.link.disturb(LinkFault::Silent),
             Fault::OneWayProxy if size.is_multiple_of(2) => proxy.link.disturb(LinkFault::SilentDown),
             Fault::OneWayProxy => proxy.link.disturb(LinkFault::SilentUp),
@@ -413,6 +442,7 @@ impl Injection {
             }
             Fault::ReplicaPaused => world.replicas[self.target].signal("STOP"),
             Fault::ClockJump => world.clock.set(if world.random.bool() { 3_600 } else { -3_600 }),
+            Fault::SlowDisk => world.disk.delay(DISK_DELAY),
             _ => world.small_disk.iter().for_each(super::disk::SmallDisk::fill),
         }
     }
@@ -440,6 +470,7 @@ impl Injection {
                 Fault::ReplicaKilled => world.replicas[self.target].ready().await,
                 Fault::ClockJump => world.clock.set(0),
                 Fault::FullDisk => world.small_disk.iter().for_each(super::disk::SmallDisk::clear),
+                Fault::SlowDisk => world.disk.delay(Duration::ZERO),
                 _ => {}
             },
             FaultGroup::Load | FaultGroup::Clients => {}
@@ -476,9 +507,12 @@ impl Injection {
                 world.replicas.iter().for_each(|replica| replica.link(&world.sources));
                 world.frozen.remove(&SourceKind::Consul);
             }
-            Fault::ConsulUnreachable => {
+            Fault::ConsulUnreachable | Fault::ConsulSlow => {
                 let links = world.replicas.iter().filter_map(|replica| replica.consul.as_ref());
                 links.for_each(|link| link.disturb(LinkFault::None));
+            }
+            Fault::CopilotSlow => {
+                world.replicas.iter().for_each(|replica| replica.copilot.disturb(LinkFault::None));
             }
             Fault::SourceCut => world.replicas[self.target].link(&world.sources),
             _ => world.sources.copilot.edit(|state| state.stalls = false),

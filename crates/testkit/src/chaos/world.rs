@@ -21,6 +21,7 @@ use crate::promises::content::{Marker, ResourceKind};
 use crate::promises::history::EnvoyDump;
 use crate::promises::proxy::{ProxyOptions, ProxyTarget, RecordedProxy};
 use crate::promises::{Event, FaultScope, History, MeshPart, ProxyName, real};
+use crate::slow_disk::SlowDisk;
 use crate::{servers, wait};
 
 pub(super) const REPLICAS: usize = 2;
@@ -126,6 +127,8 @@ pub struct World {
     pub(super) half_written: Option<Vec<u8>>,
     /// The clock of all replicas.
     pub(super) clock: JumpingClock,
+    /// The disk of all replicas.
+    pub(super) disk: SlowDisk,
     binary: PathBuf,
     addresses: u32,
     pub(super) random: fastrand::Rng,
@@ -146,6 +149,7 @@ impl World {
             markers.push(Marker { bytes: secret.into(), allowed: allowed(&[6]) });
         }
         let clock = JumpingClock::new(sources.folder());
+        let disk = SlowDisk::new(sources.folder(), &sources.config());
         let small_disk = SmallDisk::mount(sources.folder());
         let mut world = World {
             history: History::new(markers),
@@ -157,6 +161,7 @@ impl World {
             frozen: BTreeSet::new(),
             half_written: None,
             clock,
+            disk,
             small_disk,
             binary: binary.to_owned(),
             addresses: 0,
@@ -185,7 +190,7 @@ impl World {
 
     async fn start_replica(&self, name: &str) -> Replica {
         let state = self.small_disk.as_ref().map(|disk| disk.folder(name));
-        Replica::start(&self.binary, &self.sources, name, self.clock.env(), state).await
+        Replica::start(&self.binary, &self.sources, name, self.disk.env(self.clock.env()), state).await
     }
 
     async fn connect(&mut self, role: ProxyRole, replica: usize) {
