@@ -16,6 +16,7 @@ use api::envoy::config::core::v3::Node;
 use discovery::offline::Offline;
 use discovery::serve::session::ControlPlane;
 use discovery::serve::snapshot_writer::SnapshotWriter;
+use futures_util::FutureExt;
 use hyper_util::rt::TokioIo;
 use model::change::{Batch, Change, SourceId};
 use model::config::parse::documents;
@@ -25,6 +26,7 @@ use sources::health::SourceHealth;
 use sources::source_set::{SourceSet, StartupWait};
 use testkit::envoy::XdsTransport;
 use testkit::promises::content::Marker;
+use testkit::promises::history::TimedEvent;
 use testkit::promises::proxy::{Dial, DialedChannel, ProxyOptions, RecordedProxy, held_of};
 use testkit::promises::{Checked, Event, FaultScope, History, MeshPart, Promise, ProxyName, check};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -36,10 +38,16 @@ use tonic::transport::{Endpoint, Server};
 
 /// Seeds in `make test`.
 const SEEDS: u64 = 100;
+/// Seeds that are run twice.
+const SEEDS_TWICE: u64 = 20;
 const SERVICES: usize = 4;
 const STEPS: usize = 25;
 /// Simulated time.
 const WINDOW: Duration = Duration::from_secs(30);
+/// Three proxies, and the sources.
+const PARTIES: u64 = 4;
+/// Bytes under way on one half of a connection.
+const BUFFER: usize = 64 << 10;
 /// A service that only its namespace may see.
 const PRIVATE_HOST: &str = "private-4711.ns0.internal";
 
@@ -59,6 +67,7 @@ struct Simulation {
     objects: BTreeMap<Key, Object>,
     random: fastrand::Rng,
     addresses: u32,
+    slot: TimeSlot,
 }
 
 impl Simulation {
@@ -102,6 +111,7 @@ impl Simulation {
             _ => self.random.u64(..400),
         };
         tokio::time::sleep(Duration::from_millis(millis)).await;
+        self.slot.begins().await;
     }
 
     /// One step of the sources.
@@ -182,13 +192,36 @@ fn serve(control: Arc<ControlPlane>, stop: CancellationToken) -> mpsc::Sender<io
     connections
 }
 
-/// Copies one direction with random delays.
-async fn pump(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, seed: u64) {
+/// The milliseconds in which one party acts: of each `PARTIES` milliseconds the same one. Tokio wakes tasks that wait for
+/// the same event in random order. No two parties act at the same time, so this order changes nothing.
+#[derive(Clone, Copy)]
+struct TimeSlot {
+    start: tokio::time::Instant,
+    party: u64,
+}
+
+impl TimeSlot {
+    /// Waits for the next millisecond of the party, which may be now.
+    async fn begins(self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap();
+        let wait = (self.party + PARTIES - now % PARTIES) % PARTIES;
+        if wait > 0 {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+        }
+    }
+}
+
+/// Copies one direction with random delays. What arrives during a delay is delivered together.
+async fn pump(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, slot: TimeSlot, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut buffer = vec![0; 8 << 10];
-    while let Ok(count) = from.read(&mut buffer).await {
+    let mut buffer = vec![0; BUFFER];
+    while let Ok(mut count) = from.read(&mut buffer).await {
         if random.bool() {
             tokio::time::sleep(Duration::from_millis(random.u64(..50))).await;
+        }
+        slot.begins().await;
+        while let Some(Ok(more @ 1..)) = from.read(&mut buffer[count..]).now_or_never() {
+            count += more;
         }
         if count == 0 || to.write_all(&buffer[..count]).await.is_err() {
             return;
@@ -197,25 +230,36 @@ async fn pump(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + 
 }
 
 /// Connections of a proxy. They break after a random time until `calm`.
-fn dial(server: mpsc::Sender<io::Result<DuplexStream>>, manner: Manner, seed: u64, calm: CancellationToken) -> Dial {
+fn dial(
+    server: mpsc::Sender<io::Result<DuplexStream>>,
+    manner: Manner,
+    slot: TimeSlot,
+    seed: u64,
+    calm: CancellationToken,
+) -> Dial {
     let random = Arc::new(parking_lot::Mutex::new(fastrand::Rng::with_seed(seed)));
     Box::new(move || {
         let (server, calm, random) = (server.clone(), calm.clone(), random.clone());
         let connected: DialedChannel = Box::pin(async move {
-            let (client, near) = duplex(64 << 10);
-            let (far, accepted) = duplex(64 << 10);
+            slot.begins().await;
+            let (client, near) = duplex(BUFFER);
+            let (far, accepted) = duplex(BUFFER);
             server.send(Ok(accepted)).await.map_err(|_| Status::unavailable("stopped"))?;
             let [up, down, lifetime] = [(); 3].map(|()| random.lock().u64(..));
             tokio::spawn(async move {
                 let ((near_read, near_write), (far_read, far_write)) = (tokio::io::split(near), tokio::io::split(far));
-                let both = async { tokio::join!(pump(near_read, far_write, up), pump(far_read, near_write, down)) };
+                let both = async {
+                    tokio::join!(pump(near_read, far_write, slot, up), pump(far_read, near_write, slot, down))
+                };
                 let broken = async {
                     tokio::time::sleep(Duration::from_millis(lifetime % 3_000)).await;
+                    slot.begins().await;
                     if manner != Manner::Flaky || calm.is_cancelled() {
                         std::future::pending::<()>().await;
                     }
                 };
                 tokio::select! {
+                    biased;
                     _ = both => {}
                     () = broken => {}
                 }
@@ -243,9 +287,10 @@ fn roles(random: &mut fastrand::Rng) -> Vec<(ProxyName, usize, XdsTransport, Man
     manners.into_iter().enumerate().map(role).collect()
 }
 
-async fn run(seed: u64) -> Checked {
+async fn run(seed: u64) -> (Checked, Vec<TimedEvent>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let stop = CancellationToken::new();
+    let start = tokio::time::Instant::now();
     let roles = roles(&mut random);
     // The first proxy is in the namespace of the private service.
     let marker = Marker { bytes: PRIVATE_HOST.into(), allowed: [roles[0].0.clone()].into() };
@@ -270,10 +315,14 @@ async fn run(seed: u64) -> Checked {
         if manner != Manner::Rejecting {
             nodes.push((name.clone(), options.node.clone()));
         }
-        let dial = dial(connections.clone(), manner, random.u64(..), calm.clone());
+        let slot = TimeSlot { start, party: number as u64 };
+        let dial = dial(connections.clone(), manner, slot, random.u64(..), calm.clone());
         proxies.push(RecordedProxy::start_with(&history, options, dial));
     }
-    let mut simulation = Simulation { history, changes, objects: BTreeMap::new(), random, addresses: 0 };
+    // The last party is the sources.
+    let slot = TimeSlot { start, party: PARTIES - 1 };
+    let mut simulation = Simulation { history, changes, objects: BTreeMap::new(), random, addresses: 0, slot };
+    slot.begins().await;
     for service in 0..SERVICES {
         simulation.change_service(service, Vec::new()).await;
     }
@@ -298,20 +347,16 @@ async fn run(seed: u64) -> Checked {
         });
         simulation.history.record(Event::Expected { proxy, held });
     }
-    let checked = check(&simulation.history.events(), simulation.history.markers(), WINDOW);
+    let events = simulation.history.events();
+    let checked = check(&events, simulation.history.markers(), WINDOW);
     stop.cancel();
     drop(proxies);
-    checked
+    (checked, events)
 }
 
-fn simulate(seed: u64) -> Checked {
-    // One blocking thread, during whose work the clock does not move: the order of everything follows from the seed.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .max_blocking_threads(1)
-        .build()
-        .unwrap();
+/// One thread and a simulated clock: the order of everything follows from the seed.
+fn simulate(seed: u64) -> (Checked, Vec<TimedEvent>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(run(seed))
 }
 
@@ -321,10 +366,13 @@ fn simulate_all(seeds: std::ops::Range<u64>) -> BTreeMap<Promise, usize> {
     let count = seeds.end - seeds.start;
     let mut examined: BTreeMap<Promise, usize> = BTreeMap::new();
     for seed in seeds {
-        let checked = simulate(seed);
+        let (checked, _) = simulate(seed);
         assert!(checked.violations.is_empty(), "seed {seed}:\n{}", checked.report());
         for (promise, count) in checked.examined {
             *examined.entry(promise).or_default() += count;
+        }
+        if seed % 1_000 == 0 && seed > 0 {
+            println!("all seeds up to {seed} after {:.0?}", begun.elapsed());
         }
     }
     println!("{count} seeds in {:?}: {examined:?}", begun.elapsed());
@@ -337,6 +385,40 @@ fn promises_hold_for_all_seeds() {
     for promise in Promise::ALL.into_iter().filter(|promise| *promise != Promise::Honesty) {
         assert!(examined.contains_key(&promise), "{promise} was never examined");
     }
+}
+
+/// The history of a seed, one event in a line. Nonces are random, so that one server does not know those of another; here
+/// they are numbered in the order of their appearance.
+fn history(seed: u64) -> Vec<String> {
+    let mut nonces: BTreeMap<String, usize> = BTreeMap::new();
+    let mut number = |nonce: &mut String| {
+        let next = nonces.len();
+        *nonce = nonces.entry(std::mem::take(nonce)).or_insert(next).to_string();
+    };
+    let line = |mut timed: TimedEvent| {
+        match &mut timed.event {
+            Event::Received { response, .. } => number(&mut response.nonce),
+            Event::Answered { nonce, .. } => number(nonce),
+            _ => {}
+        }
+        format!("{:?} {:?}", timed.at, timed.event)
+    };
+    simulate(seed).1.into_iter().map(line).collect()
+}
+
+/// Without this a seed in a failure report would be worth little.
+#[test]
+fn a_seed_gives_the_same_history_every_time() {
+    for seed in 0..SEEDS_TWICE {
+        let (first, second) = (history(seed), history(seed));
+        assert!(first.len() > 100, "seed {seed}: {} events", first.len());
+        let differs = first.iter().zip(&second).position(|(one, other)| one != other);
+        if let Some(at) = differs {
+            panic!("seed {seed}, event {at} of {}:\n{}\n{}", first.len(), first[at], second[at]);
+        }
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+    }
+    assert_ne!(history(0), history(1), "seeds differ");
 }
 
 /// Ten thousand seeds, about half an hour: `cargo test -p discovery --test simulation -- --ignored --nocapture`.
