@@ -42,6 +42,18 @@ pub fn release_binary(package: &str, name: &str) -> PathBuf {
     folder().with_file_name("release").join(name)
 }
 
+/// The binary for long measurements: in the folder that `$PILOTAGE_PROGRAMS` names, else the release build if there is one
+/// of these sources, else the debug build.
+pub fn measured_binary(package: &str, name: &str) -> PathBuf {
+    if let Some(given) = env::var_os("PILOTAGE_PROGRAMS") {
+        let path = Path::new(&given).join(name);
+        assert!(path.is_file(), "no {name} at {}", path.display());
+        return path;
+    }
+    let release = folder().with_file_name("release").join(name);
+    if is_fresh(&release, &root().join(CRATES)) { release } else { binary(package, name) }
+}
+
 /// The folder of binaries. Release benchmarks use the debug build of binaries that they do not measure.
 fn folder() -> PathBuf {
     let folder = own_folder();

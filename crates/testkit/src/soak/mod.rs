@@ -35,11 +35,16 @@ pub struct SoakOptions {
     pub seed: u64,
 }
 
-/// Memory that the server owns at some time.
+/// Megabytes of resident memory in ten minutes.
+pub const MOST_GROWTH: f64 = 0.5;
+
+/// Memory of the server at some time, in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemorySample {
     pub minutes: f64,
-    pub megabytes: f64,
+    pub resident: f64,
+    /// Without pages of files.
+    pub owned: f64,
 }
 
 #[derive(Debug, Default)]
@@ -54,37 +59,57 @@ pub struct SoakReport {
 }
 
 impl SoakReport {
-    /// Growth in megabytes in ten minutes: the slope of the best line through the samples after the first third, in which
-    /// caches fill.
+    /// Growth of resident memory in megabytes in ten minutes: the slope of the best line through the samples after the
+    /// first third, in which caches fill.
     pub fn slope(&self) -> f64 {
+        self.slope_of(|sample| sample.resident)
+    }
+
+    fn slope_of(&self, megabytes: impl Fn(&MemorySample) -> f64) -> f64 {
         let settled = &self.samples[self.samples.len() / 3..];
-        let points: Vec<(f64, f64)> = settled.iter().map(|sample| (sample.minutes, sample.megabytes)).collect();
+        let points: Vec<(f64, f64)> = settled.iter().map(|sample| (sample.minutes, megabytes(sample))).collect();
         10.0 * slope(&points).unwrap_or_default()
+    }
+
+    /// What is not as it must be: memory that grows, or a request that failed.
+    pub fn goals(&self) -> Result<(), String> {
+        if self.failed > 0 {
+            return Err(format!("{} of {} requests failed", self.failed, self.requests));
+        }
+        let slope = self.slope();
+        if slope > MOST_GROWTH {
+            return Err(format!("RSS grew by {slope:.2} MB in ten minutes, at most {MOST_GROWTH} MB are allowed"));
+        }
+        Ok(())
     }
 
     /// The samples as a picture.
     pub fn plot(&self) -> String {
-        let points = self.samples.iter().map(|sample| (sample.minutes, sample.megabytes)).collect();
-        let line = PlottedLine { label: "RssAnon (MB)".to_owned(), points };
-        plot("Memory of pilot-discovery", "minutes", Scale::Linear, &[line])
+        let line = |label: &str, megabytes: fn(&MemorySample) -> f64| PlottedLine {
+            label: label.to_owned(),
+            points: self.samples.iter().map(|sample| (sample.minutes, megabytes(sample))).collect(),
+        };
+        let lines = [line("RSS (MB)", |sample| sample.resident), line("RssAnon (MB)", |sample| sample.owned)];
+        plot("Memory of pilot-discovery", "minutes", Scale::Linear, &lines)
     }
 }
 
 impl fmt::Display for SoakReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last = self.samples.last().map(|sample| sample.minutes).unwrap_or_default();
-        let megabytes = || self.samples.iter().map(|sample| sample.megabytes);
+        let megabytes = || self.samples.iter().map(|sample| sample.resident);
         write!(
             f,
-            "{last:.1} min: {} changes, {} reconnects, {} requests of which {} failed; memory {:.1} to {:.1} MB, \
-             {:+.2} MB in ten minutes",
+            "{last:.1} min: {} changes, {} reconnects, {} requests of which {} failed; RSS {:.1} to {:.1} MB, slope \
+             {:+.2} MB in ten minutes (RssAnon {:+.2}), at most {MOST_GROWTH} allowed",
             self.changes,
             self.reconnects,
             self.requests,
             self.failed,
             megabytes().fold(f64::INFINITY, f64::min),
             megabytes().fold(0.0, f64::max),
-            self.slope()
+            self.slope(),
+            self.slope_of(|sample| sample.owned)
         )?;
         self.first_failure.iter().try_for_each(|failure| write!(f, "; first failure: {failure}"))
     }
@@ -115,8 +140,13 @@ pub async fn run(binary: &Path, options: SoakOptions) -> SoakReport {
         server.process().check_alive();
         if sampled.elapsed() > SAMPLES_EVERY {
             sampled = Instant::now();
-            let megabytes = server.process().owned_kib().unwrap_or_default() as f64 / 1024.0;
-            report.samples.push(MemorySample { minutes: begun.elapsed().as_secs_f64() / 60.0, megabytes });
+            let megabytes = |kib: Option<u64>| kib.unwrap_or_default() as f64 / 1024.0;
+            let (resident, owned) = (server.process().memory_kib(), server.process().owned_kib());
+            report.samples.push(MemorySample {
+                minutes: begun.elapsed().as_secs_f64() / 60.0,
+                resident: megabytes(resident),
+                owned: megabytes(owned),
+            });
         }
         if reconnected.elapsed() > RECONNECTS_EVERY {
             reconnected = Instant::now();
