@@ -38,6 +38,12 @@ istio.io/rev: default
 {{- define "pilotage.domain" -}}
 {{ (.Values.global.proxy).clusterDomain | default .Values.domain }}
 {{- end }}
+{{- /* The Secret of a plugged-in CA. Own volumes that are mounted in its place take precedence. */}}
+{{- define "pilotage.caSecret" -}}
+{{- $own := false }}
+{{- range .Values.volumeMounts }}{{- if eq (trimSuffix "/" .mountPath) "/etc/cacerts" }}{{- $own = true }}{{- end }}{{- end }}
+{{- if and .Values.certificateAuthority (not $own) }}{{ .Values.caSecret }}{{- end }}
+{{- end }}
 {{- define "pilotage.cluster" -}}
 {{ (.Values.global.multiCluster).clusterName | default .Values.clusterID }}
 {{- end }}

@@ -98,8 +98,14 @@ fn the_tls_port_is_declared_only_with_a_certificate() {
         };
         let container = all["Deployment istiod"].pointer("/spec/template/spec/containers/0").unwrap();
         let flag = container["args"].as_array().unwrap().contains(&json!("--tlsCertFile=/etc/istiod-tls/tls.crt"));
-        let mount = container.pointer("/volumeMounts/0/mountPath").cloned().unwrap_or_default();
-        let secret = all["Deployment istiod"].pointer("/spec/template/spec/volumes/0/secret/secretName").cloned();
+        // After the CA's Secret, which is mounted first.
+        let mut mount =
+            container["volumeMounts"].as_array().into_iter().flatten().map(|mount| mount["mountPath"].clone());
+        let mount = mount.rfind(|path| *path != "/etc/cacerts").unwrap_or_default();
+        let volumes = all["Deployment istiod"].pointer("/spec/template/spec/volumes").and_then(Value::as_array);
+        let mut secret =
+            volumes.into_iter().flatten().filter_map(|volume| volume.pointer("/secret/secretName").cloned());
+        let secret = secret.rfind(|name| *name != "cacerts");
         let declared = has_port("Deployment istiod", "/spec/template/spec/containers/0/ports");
         assert_eq!(declared, has_port("Service istiod", "/spec/ports"));
         (declared, flag, mount, secret.unwrap_or_default())
@@ -108,6 +114,40 @@ fn the_tls_port_is_declared_only_with_a_certificate() {
     assert_eq!(of(&["certificateAuthority=false"]), (false, false, Value::Null, Value::Null));
     let mounted = (true, true, json!("/etc/istiod-tls"), json!("istiod-tls"));
     assert_eq!(of(&["certificateAuthority=false", "tlsSecret=istiod-tls"]), mounted);
+}
+
+#[test]
+fn a_plugged_in_ca_of_upstream_is_used_if_its_secret_exists() {
+    if servers::without("helm") {
+        return;
+    }
+    let mounted = |values: &[&str]| {
+        let all = objects(&rendered(values));
+        let deployment = all.iter().find(|(name, _)| name.starts_with("Deployment ")).unwrap().1;
+        let pod = deployment.pointer("/spec/template/spec").unwrap().clone();
+        let named = |list: &Value, key: &str, value: &str| {
+            let found: Vec<Value> =
+                list.as_array().into_iter().flatten().filter(|item| item[key] == value).cloned().collect();
+            assert!(found.len() <= 1, "{values:?}: {found:?}");
+            found.into_iter().next().unwrap_or_default()
+        };
+        let mount = named(&pod["containers"][0]["volumeMounts"], "mountPath", "/etc/cacerts");
+        let volume = mount["name"].as_str().map(|name| named(&pod["volumes"], "name", name));
+        volume.map_or(Value::Null, |volume| volume["secret"].clone())
+    };
+    let upstream = json!({"secretName": "cacerts", "optional": true});
+    assert_eq!(mounted(&[]), upstream);
+    assert_eq!(mounted(&["tlsSecret=istiod-tls", "revision=next"]), upstream);
+    assert_eq!(mounted(&["caSecret=own"]), json!({"secretName": "own"}), "a Secret that was asked for must exist");
+    assert_eq!(mounted(&["caSecret="]), Value::Null);
+    assert_eq!(mounted(&["certificateAuthority=false"]), Value::Null);
+    let by_volume = [
+        "volumes[0].name=ca",
+        "volumes[0].secret.secretName=mine",
+        "volumeMounts[0].name=ca",
+        "volumeMounts[0].mountPath=/etc/cacerts",
+    ];
+    assert_eq!(mounted(&by_volume), json!({"secretName": "mine"}));
 }
 
 #[test]
@@ -310,7 +350,7 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
     let varied: [&[&str]; 7] = [
         &[],
         &["tlsSecret=istiod-tls", "certificateAuthority=false"],
-        &["caSecret=cacerts", "revision=next", "revisionTags={default}"],
+        &["caSecret=own", "revision=next", "revisionTags={default}"],
         &["registerCRDs=true", "writeStatus=false", "makeGatewayClasses=false", "revision=canary", "minReplicas=1"],
         &[
             "args={--resync=5m,--log_as_json}",
