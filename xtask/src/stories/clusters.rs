@@ -58,6 +58,12 @@ kind: ClusterRoleBinding
 metadata: {name: ACCOUNT}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: istiod-read-istio-system}
 subjects: [{kind: ServiceAccount, name: ACCOUNT, namespace: istio-system}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: ACCOUNT-secrets}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: istiod-secrets-istio-system}
+subjects: [{kind: ServiceAccount, name: ACCOUNT, namespace: istio-system}]
 "#;
 
 /// Starts both clusters, connects them, and sends requests while parts of them fail.

@@ -70,6 +70,7 @@ fn permissions_of_disabled_features_are_not_requested() {
         all.into_keys().filter_map(|name| Some(name.strip_prefix("ClusterRole ")?.to_owned())).collect::<Vec<_>>()
     };
     let none = [
+        "readSecrets=false",
         "writeStatus=false",
         "makeGatewayClasses=false",
         "deployGateways=false",
@@ -80,9 +81,31 @@ fn permissions_of_disabled_features_are_not_requested() {
         "validation.enabled=false",
     ];
     assert_eq!(roles(&none), ["istiod-read-istio-system"]);
-    let all = ["classes", "definitions", "gateways", "read", "registration", "roots", "status", "tokens", "webhooks"];
+    let all = [
+        "classes",
+        "definitions",
+        "gateways",
+        "read",
+        "registration",
+        "roots",
+        "secrets",
+        "status",
+        "tokens",
+        "webhooks",
+    ];
     let all = all.map(|of| format!("istiod-{of}-istio-system"));
     assert_eq!(roles(&["registerCRDs=true"]), all);
+    // No other role may read Secrets of all namespaces.
+    let rules = |values: &[&str]| {
+        let all = objects(&rendered(values)).into_iter();
+        let names_secrets = |role: &Value| {
+            let rules = role["rules"].as_array().into_iter().flatten();
+            rules.into_iter().any(|rule| rule["resources"].as_array().unwrap().contains(&json!("secrets")))
+        };
+        all.filter(|(_, role)| names_secrets(role)).map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(&[]), ["ClusterRole istiod-secrets-istio-system", "Role istiod-ca"]);
+    assert_eq!(rules(&["readSecrets=false"]), ["Role istiod-ca", "Role istiod-secrets"]);
 }
 
 #[test]
@@ -347,8 +370,9 @@ async fn an_api_server_accepts_the_chart_with_any_values() {
     let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     create(&api_server, &[system]).await;
     let kubectl = Kubectl::new(&api_server);
-    let varied: [&[&str]; 7] = [
+    let varied: [&[&str]; 8] = [
         &[],
+        &["readSecrets=false"],
         &["tlsSecret=istiod-tls", "certificateAuthority=false"],
         &["caSecret=own", "revision=next", "revisionTags={default}"],
         &["registerCRDs=true", "writeStatus=false", "makeGatewayClasses=false", "revision=canary", "minReplicas=1"],

@@ -14,7 +14,8 @@ use crate::streams::open;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 /// Roles of the cluster. The manifest has no role `definitions`, so that it is always left out here.
-const OPTIONAL_ROLES: [&str; 7] = ["roots", "tokens", "registration", "webhooks", "status", "classes", "gateways"];
+const OPTIONAL_ROLES: [&str; 8] =
+    ["secrets", "roots", "tokens", "registration", "webhooks", "status", "classes", "gateways"];
 /// Roles of the server's namespace: for its leases and for the Secret of the CA.
 const LOCAL_ROLES: [&str; 2] = ["lease", "ca"];
 
@@ -65,7 +66,7 @@ async fn each_optional_role_can_be_left_out() {
         let mut removed = api.get(&path).await.unwrap();
         api.delete(&path).await.unwrap();
         if *role == "ca" {
-            // An existing root is read with the permissions of the role for reading.
+            // An existing root is read with the permissions of the role for Secrets.
             api.delete(SECRET).await.unwrap();
         }
         let (mut server, address) = replica(&account, role).await;
@@ -86,6 +87,10 @@ async fn each_optional_role_can_be_left_out() {
             })
             .await;
         }
+        // All sources have synced, also those that may not list Secrets.
+        server.ready().await;
+        let is_refused = server.output().contains("collection is not watched (forbidden or unknown)");
+        assert_eq!(is_refused, *role == "secrets", "{role}: {}", server.output());
         let plain = TcpStream::connect(server.grpc()).await.unwrap();
         assert_eq!(open(plain, None, "shop").await.end(Duration::from_secs(1)).await, (true, None), "{role}");
         server.process().check_alive();
