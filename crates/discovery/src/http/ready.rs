@@ -1,5 +1,5 @@
-//! `/ready`: whether this instance should get clients: every source is synced, the snapshot writer is alive, and the
-//! server is not stopping.
+//! `/ready`: whether this instance should get clients: every source is synced, the snapshot writer is alive, the TLS ports
+//! have their certificate, and the server is not stopping.
 
 use axum::extract::State;
 use http::StatusCode;
@@ -20,6 +20,11 @@ fn not_ready_reason(pages: &Pages) -> Option<String> {
     }
     if pages.pilot().world().changes().is_closed() {
         return Some("the snapshot writer has stopped".to_owned());
+    }
+    // The API server calls the webhooks of a ready server. The settings of injection are not waited for, as in upstream:
+    // they may come later.
+    if pages.pilot().trust.as_ref().is_some_and(|trust| trust.awaits_own_certificate()) {
+        return Some("waiting for the certificate of this server".to_owned());
     }
     let missing = pages.pilot().missing_sources();
     let names: Vec<&str> = missing.iter().map(|source| &*source.0).collect();

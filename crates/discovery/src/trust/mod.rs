@@ -31,7 +31,7 @@ pub(crate) use start::{RunningTrust, TrustStart, start};
 pub(crate) use trust_bundle::BundleReceiver;
 
 use metrics::TrustMetrics;
-use problems::TrustProblems;
+use problems::{Topic, TrustProblems};
 
 /// The CA at one moment.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub(crate) struct Trust {
     state: watch::Sender<Option<Arc<TrustState>>>,
     /// This server's own certificate.
     own: watch::Sender<Option<Certificate>>,
+    /// The CA issues this server's own certificate.
+    issues_own: AtomicBool,
     /// Roots of the cluster's signers, if they issue the certificates of workloads.
     signer_roots: watch::Sender<RootBundle>,
     rotation_requested: AtomicBool,
@@ -66,6 +68,7 @@ impl Trust {
         Arc::new(Trust {
             state: watch::Sender::new(None),
             own: watch::Sender::new(None),
+            issues_own: AtomicBool::new(false),
             signer_roots: watch::Sender::new(RootBundle::default()),
             rotation_requested: AtomicBool::new(false),
             wake: Notify::new(),
@@ -81,6 +84,13 @@ impl Trust {
 
     pub(crate) fn own_certificate(&self) -> Option<Certificate> {
         self.own.borrow().clone()
+    }
+
+    /// Whether this server will get its first certificate soon. False if the CA failed: without the permission for its Secret
+    /// the plain-text ports work.
+    pub(crate) fn awaits_own_certificate(&self) -> bool {
+        let has_failed = || self.problems.has(Topic::Authority) || self.problems.has(Topic::OwnCertificate);
+        self.issues_own.load(Ordering::Relaxed) && self.own.borrow().is_none() && !has_failed()
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Arc<TrustState>>> {

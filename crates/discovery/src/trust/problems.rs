@@ -48,6 +48,11 @@ impl TrustProblems {
         self.set(topic, None);
     }
 
+    /// Whether there is a problem of this topic now.
+    pub(crate) fn has(&self, topic: Topic) -> bool {
+        self.current.lock().contains_key(&topic)
+    }
+
     fn set(&self, topic: Topic, problem: Option<Problem>) {
         let mut current = self.current.lock();
         let before = match problem.clone() {

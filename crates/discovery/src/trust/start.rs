@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -155,6 +156,7 @@ fn start_authority(options: &TrustStart<'_>, trust: &Arc<Trust>, stop: &Cancella
 
 fn start_serving(options: &TrustStart<'_>, trust: &Arc<Trust>, stop: &CancellationToken) -> Arc<Certificates> {
     let certificates = Certificates::pending();
+    trust.issues_own.store(true, Ordering::Relaxed);
     let custom = options.settings.knobs.custom_hosts.iter();
     let server = ServerCertificate {
         names: server_names(options.namespace, options.revision, custom),

@@ -59,6 +59,18 @@ impl Mesh {
         files: Vec<(String, String)>,
         args: Vec<String>,
     ) -> Mesh {
+        let mut mesh = Mesh::start_unready(folder, env, files, args).await;
+        mesh.server.ready().await;
+        mesh
+    }
+
+    /// The same, and returns when the server responds, ready or not.
+    pub(crate) async fn start_unready(
+        folder: TempDir,
+        env: &[(&str, &str)],
+        files: Vec<(String, String)>,
+        args: Vec<String>,
+    ) -> Mesh {
         Mesh::start_adjusted(folder, env, |options, _| {
             options.files = files;
             options.args.extend(args);
@@ -68,16 +80,17 @@ impl Mesh {
 
     /// Starts with a self-signed root and with all ports open on all addresses of this machine.
     pub(crate) async fn start_open() -> Mesh {
-        let mesh = Mesh::start_adjusted(tempfile::tempdir().unwrap(), &[], |options, secure| {
+        let mut mesh = Mesh::start_adjusted(tempfile::tempdir().unwrap(), &[], |options, secure| {
             options.open = true;
             options.args.push(format!("--secureGRPCAddr=0.0.0.0:{}", secure.port()));
         })
         .await;
+        mesh.server.ready().await;
         mesh.certified().await;
         mesh
     }
 
-    /// Starts after its options were changed, given the address of the TLS port.
+    /// Starts after its options were changed, given the address of the TLS port. Returns when the server responds.
     async fn start_adjusted(
         folder: TempDir,
         env: &[(&str, &str)],
@@ -87,7 +100,7 @@ impl Mesh {
         fs::write(folder.path().join("keys.json"), token::key_set(&issuer, "test").unwrap()).unwrap();
         let (secure, mut options) = options(folder.path(), env);
         adjust(&mut options, secure);
-        let server = DiscoveryProcess::start(BINARY, options).await;
+        let server = DiscoveryProcess::start_unready(BINARY, options).await;
         Mesh { server, secure, folder, issuer }
     }
 

@@ -1,6 +1,9 @@
 //! Issuing: chain layout, renewal by certificate, names of the server, what is kept over a restart.
 
+use std::fs;
+
 use testkit::ca_client::{CaClient, call_over};
+use testkit::{client, wait};
 use tokio::net::TcpStream;
 use trust::bundle::RootBundle;
 use trust::certificate::Certificate;
@@ -67,4 +70,25 @@ async fn a_root_survives_a_restart() {
 async fn without_a_ca_the_service_does_not_exist() {
     let mesh = Mesh::start_in(tempfile::tempdir().unwrap(), &[("ENABLE_CA_SERVER", "false")]).await;
     assert!(TcpStream::connect(mesh.secure).await.is_err(), "the TLS port is off");
+}
+
+/// The API server calls the webhooks of a ready server, so it must have its certificate by then.
+#[tokio::test]
+async fn a_server_is_ready_once_it_has_its_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let ca = folder.path().join("ca");
+    fs::create_dir(&ca).unwrap();
+    // While another server holds the lock of the folder, no root is made.
+    let lock = fs::File::create(ca.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let mut mesh = Mesh::start_unready(folder, &[], Vec::new(), Vec::new()).await;
+    wait::until("only the certificate is missing", async || {
+        let reply = client::get(mesh.server.http(), "discovery", "/ready").await?;
+        let is_waiting = reply.status == 503 && reply.body.contains("waiting for the certificate of this server");
+        if is_waiting { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
+    })
+    .await;
+    lock.unlock().unwrap();
+    mesh.server.ready().await;
+    mesh.serves_an_honest_caller().await;
 }
