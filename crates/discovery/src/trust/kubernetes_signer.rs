@@ -14,7 +14,7 @@ use sources::kubernetes::trust_objects::{TrustObjects, TrustRequestError};
 use thiserror::Error;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info};
 use trust::authority::leads_to_root;
 use trust::bundle::RootBundle;
 use trust::certificate::{Certificate, CertificateError};
@@ -46,7 +46,9 @@ pub(super) enum SignerError {
     Signing(#[from] SigningError),
     #[error("could not read the certificate of signer {0}: {1}")]
     Certificate(String, CertificateError),
-    #[error("there are no roots of signer {0}: put them into {ROOTS}, or into caCertificates of the mesh config")]
+    #[error(
+        "there are no roots of signer {0}: put them into {ROOTS}, or into caCertificates of the mesh config; the certificate does not lead to a root of the cluster"
+    )]
     NoRoots(String),
     #[error(
         "the certificate of signer {0} is for another key, does not name the caller alone, or does not lead to a root"
@@ -87,7 +89,7 @@ impl KubernetesSigner {
         let text = client.sign(signing).await?;
         let chain =
             Certificate::all_from_pem(&text).map_err(|error| SignerError::Certificate(signer.clone(), error))?;
-        let roots = self.roots(&signer, &chain).ok_or_else(|| SignerError::NoRoots(signer.clone()))?;
+        let roots = self.roots(&signer, &chain).await.ok_or_else(|| SignerError::NoRoots(signer.clone()))?;
         let response = response(&request, chain, &roots).ok_or(SignerError::Unusable(signer))?;
         self.trust_clients_of(&roots);
         Ok(response)
@@ -136,10 +138,28 @@ impl KubernetesSigner {
         }
     }
 
-    /// Roots of a file, else of the mesh config, else the self-signed end of the chain.
-    fn roots(&self, signer: &str, chain: &[Certificate]) -> Option<RootBundle> {
-        let configured = self.configured_roots(|configured| configured == signer);
-        configured.or_else(|| Some(RootBundle::new([chain.last().filter(|last| last.is_self_issued())?.clone()])))
+    /// Roots of a file, else of the mesh config, else of the cluster, else the self-signed end of the chain.
+    async fn roots(&self, signer: &str, chain: &[Certificate]) -> Option<RootBundle> {
+        if let Some(configured) = self.configured_roots(|configured| configured == signer) {
+            return Some(configured);
+        }
+        if let Some(of_cluster) = self.cluster_roots(chain).await {
+            return Some(of_cluster);
+        }
+        Some(RootBundle::new([chain.last().filter(|last| last.is_self_issued())?.clone()]))
+    }
+
+    /// Roots of the cluster, which the signers of Kubernetes use, if the chain leads to one. As in upstream they are not
+    /// used for the signers of a domain.
+    async fn cluster_roots(&self, chain: &[Certificate]) -> Option<RootBundle> {
+        if !self.domain.is_empty() {
+            return None;
+        }
+        let roots = self.access.clone().cluster_roots().await;
+        let roots = roots.inspect_err(|error| debug!(%error, "could not read the roots of the cluster")).ok()?;
+        let roots = RootBundle::new(roots.iter().filter_map(|der| Certificate::from_der(der)));
+        let (leaf, intermediates) = chain.split_first()?;
+        leads_to_root(leaf, intermediates, &roots).then_some(roots)
     }
 
     /// Roots of a file, else of the mesh config for signers that are selected.

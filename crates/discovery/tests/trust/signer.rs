@@ -35,9 +35,18 @@ struct Signer {
     api: Arc<ApiServer>,
     ca: SigningAuthority,
     is_evil: Arc<AtomicBool>,
+    /// Its chains end before the root, like those of Kubernetes' own signers.
+    is_without_root: bool,
 }
 
 impl Signer {
+    fn new(api: &Arc<ApiServer>, is_without_root: bool) -> Signer {
+        let key = PrivateKey::generate(KeyKind::P256).unwrap();
+        let life = Duration::from_secs(24 * 3600);
+        let ca = SigningAuthority::new_root("signer", key, life, now(), &random_serial().unwrap()).unwrap();
+        Signer { api: Arc::clone(api), ca, is_evil: Arc::default(), is_without_root }
+    }
+
     async fn run(self) {
         loop {
             let all = self.api.get(REQUESTS).await.unwrap_or_default();
@@ -62,7 +71,8 @@ impl Signer {
         let serial = random_serial().unwrap();
         let issued = self.ca.issue(&request, &names, seconds, LeafLifetimes::default(), now(), serial).unwrap();
         let path = format!("{REQUESTS}/{}/status", object["metadata"]["name"].as_str().unwrap());
-        let status = json!({"status": {"certificate": BASE64_STANDARD.encode(issued.chain.concat())}});
+        let chain = if self.is_without_root { issued.chain[0].clone() } else { issued.chain.concat() };
+        let status = json!({"status": {"certificate": BASE64_STANDARD.encode(chain)}});
         self.api.patch(&path, &status).await.map(drop).map_err(|error| error.to_string())
     }
 }
@@ -81,7 +91,7 @@ async fn grant(api: &ApiServer) {
     Kubectl::new(api).run(&["apply", "--server-side", "--force-conflicts", "-f", &file.display().to_string()]).await;
 }
 
-async fn start(kubeconfig: &Path) -> (DiscoveryProcess, std::net::SocketAddr) {
+async fn start(kubeconfig: &Path, domain: &str) -> (DiscoveryProcess, std::net::SocketAddr) {
     let secure = std::net::SocketAddr::from(([127, 0, 0, 1], ports::free()));
     let args = vec![
         "--registries=Kubernetes".to_owned(),
@@ -93,7 +103,7 @@ async fn start(kubeconfig: &Path) -> (DiscoveryProcess, std::net::SocketAddr) {
         ("ROOT_CA_DIR", "/nonexistent"),
         ("EXTERNAL_CA", "ISTIOD_RA_KUBERNETES_API"),
         ("K8S_SIGNER", "test.example/mesh"),
-        ("CERT_SIGNER_DOMAIN", "test.example"),
+        ("CERT_SIGNER_DOMAIN", domain),
     ];
     let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
     (DiscoveryProcess::start(BINARY, DiscoveryOptions { args, env, ..DiscoveryOptions::default() }).await, secure)
@@ -119,12 +129,10 @@ async fn a_signer_of_the_cluster_issues_certificates() {
     let Some((api, account)) = cluster().await else { return };
     grant(&api).await;
     let api = Arc::new(api);
-    let key = PrivateKey::generate(KeyKind::P256).unwrap();
-    let life = Duration::from_secs(24 * 3600);
-    let ca = SigningAuthority::new_root("signer", key, life, now(), &random_serial().unwrap()).unwrap();
-    let (root, is_evil) = (ca.certificate().to_pem(), Arc::<AtomicBool>::default());
-    let signer = tokio::spawn(Signer { api: Arc::clone(&api), ca, is_evil: Arc::clone(&is_evil) }.run());
-    let (_server, address) = start(&account).await;
+    let signer = Signer::new(&api, false);
+    let (root, is_evil) = (signer.ca.certificate().to_pem(), Arc::clone(&signer.is_evil));
+    let signer = tokio::spawn(signer.run());
+    let (_server, address) = start(&account, "test.example").await;
     let good = token(&api, "keeper", Some("istio-ca")).await;
     let client = CaClient::new(address, &roots(&api).await, None, Some(&good));
 
@@ -151,6 +159,47 @@ async fn a_signer_of_the_cluster_issues_certificates() {
     assert_refused("a signer that is away", request(&client, &[KEEPER], None).await, Code::Internal);
     let left = api.get(REQUESTS).await.unwrap();
     assert_eq!(left["items"].as_array().unwrap().len(), 0, "no request is left: {left}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roots_of_the_cluster_are_those_of_its_own_signers() {
+    if servers::without("helm") {
+        return;
+    }
+    let Some((api, account)) = cluster().await else { return };
+    grant(&api).await;
+    let api = Arc::new(api);
+    let signer = Signer::new(&api, true);
+    let root = signer.ca.certificate().to_pem();
+    // The roots of the cluster are in the kubeconfig, as in `ca.crt` of a pod.
+    let mut kubeconfig: Value = serde_json::from_slice(&std::fs::read(&account).unwrap()).unwrap();
+    let authority = &mut kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"];
+    let own = String::from_utf8(BASE64_STANDARD.decode(authority.as_str().unwrap()).unwrap()).unwrap();
+    *authority = BASE64_STANDARD.encode(format!("{}\n{root}", own.trim_end())).into();
+    let folder = tempfile::tempdir().unwrap();
+    let with_root = folder.path().join("kubeconfig");
+    std::fs::write(&with_root, kubeconfig.to_string()).unwrap();
+    let signer = tokio::spawn(signer.run());
+    let good = token(&api, "keeper", Some("istio-ca")).await;
+    let asked = async |kubeconfig: &Path, domain: &str| {
+        let (server, address) = start(kubeconfig, domain).await;
+        let client = CaClient::new(address, &roots(&api).await, None, Some(&good));
+        let reply = wait::until_within(Duration::from_secs(60), "a reply of the CA", async || {
+            match request(&client, &[KEEPER], None).await {
+                Err((code, message)) if !message.contains("no%20roots") => Err(format!("{code}: {message}")),
+                decided => Ok(decided),
+            }
+        })
+        .await;
+        drop(server);
+        reply
+    };
+    let reply = asked(&with_root, "").await.unwrap();
+    assert_eq!(reply.len(), 2);
+    assert!(reply[1].ends_with(&root) && reply[1].len() > root.len(), "all roots of the cluster: {}", reply[1]);
+    assert_refused("roots of a foreign cluster", asked(&account, "").await, Code::Internal);
+    assert_refused("roots of the cluster for a domain", asked(&with_root, "test.example").await, Code::Internal);
+    signer.abort();
 }
 
 /// A workload needs its token only once, as with the own CA.

@@ -92,14 +92,27 @@ impl Access {
     }
 
     pub(crate) async fn client(&mut self) -> Result<Client, AccessError> {
+        match &self.method {
+            AccessMethod::Service(ServiceClient(client)) => Ok(Client::clone(client)),
+            _ => Ok(client(self.config().await?, &self.bucket)?),
+        }
+    }
+
+    /// Roots of the cluster in DER: those that the API server's certificate is verified with. Empty if they are the system's.
+    pub async fn cluster_roots(&mut self) -> Result<Vec<Vec<u8>>, AccessError> {
+        match &self.method {
+            AccessMethod::Service(_) => Ok(Vec::new()),
+            _ => Ok(self.config().await?.root_cert.unwrap_or_default()),
+        }
+    }
+
+    async fn config(&mut self) -> Result<Config, AccessError> {
         let kubeconfig = match &mut self.method {
-            AccessMethod::Service(ServiceClient(client)) => return Ok(Client::clone(client)),
-            AccessMethod::InCluster => return Ok(client(Config::incluster()?, &self.bucket)?),
             AccessMethod::KubeconfigFile(path) => Kubeconfig::read_from(&*path)?,
             AccessMethod::KubeconfigUpdates(updates) => updates.borrow_and_update().kubeconfig(),
+            AccessMethod::InCluster | AccessMethod::Service(_) => return Ok(Config::incluster()?),
         };
-        let options = KubeConfigOptions::default();
-        Ok(client(Config::from_custom_kubeconfig(kubeconfig, &options).await?, &self.bucket)?)
+        Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
     }
 
     /// Completes when there are new credentials.
