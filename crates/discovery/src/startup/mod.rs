@@ -7,6 +7,7 @@ mod ports;
 mod service_state;
 mod sources;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use api::istio::mesh::v1alpha1::mesh_config::CertificateData;
 use cli::levels::LogLevels;
 use cli::systemd::ServiceManager;
 use cli::version;
+use model::change::SourceId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -40,7 +42,7 @@ use crate::registration::{self, RegistrationStart};
 use crate::serve::session::ControlPlane;
 use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
 use crate::serve::{findings, housekeeping, waiting};
-use crate::trust::{self, RunningTrust, TrustStart};
+use crate::trust::{self, DiscoverySelectors, RunningTrust, TrustStart};
 use crate::webhook::{self, WebhookStart, Webhooks};
 use inputs::StartupInputs;
 pub use ports::BoundAddresses;
@@ -135,7 +137,8 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>, levels: 
     if environment("PILOTAGE_ANALYSIS").is_none_or(|value| value != "false") {
         tokio::spawn(findings::follow(writer.clone(), sources.set.clone()));
     }
-    let trust = start_trust(args, &instance, environment, &inputs, &writer, &stop.sources)?;
+    let selectors = discovery_selectors(&writer, sources.settings);
+    let trust = start_trust(args, &instance, environment, &inputs, &writer, selectors, &stop.sources)?;
     let mut pilot = ControlPlane::new(writer, sources.set);
     pilot.trust = trust.as_ref().map(|running| running.trust.clone());
     pilot.bundle = trust.as_ref().and_then(|running| running.bundle.clone());
@@ -187,6 +190,7 @@ fn start_trust(
     environment: Environment<'_>,
     inputs: &StartupInputs,
     writer: &SnapshotWriter,
+    selectors: DiscoverySelectors,
     stop: &CancellationToken,
 ) -> Result<Option<RunningTrust>> {
     let is_used =
@@ -205,7 +209,8 @@ fn start_trust(
         cluster_aliases: args.cluster_aliases.clone(),
         trust_domain: Arc::new(move || snapshots.borrow().snapshot.settings.mesh.trust_domain.clone()),
         changes: writer.changes(),
-        ca_certificates: inputs.settings.knobs.multi_root_mesh.then(|| ca_certificates(writer.snapshots())),
+        ca_certificates: inputs.settings.knobs.multi_root_mesh.then(|| ca_certificates(writer)),
+        selectors,
         signer_roots: Arc::new(move || newest.borrow().snapshot.settings.mesh.ca_certificates.clone()),
         given: inputs.certificates.clone(),
     };
@@ -213,8 +218,24 @@ fn start_trust(
 }
 
 /// Follows `caCertificates` of the mesh config.
-fn ca_certificates(mut snapshots: watch::Receiver<Arc<PublishedSnapshot>>) -> watch::Receiver<Vec<CertificateData>> {
-    let of = |published: &PublishedSnapshot| published.snapshot.settings.mesh.ca_certificates.clone();
+fn ca_certificates(writer: &SnapshotWriter) -> watch::Receiver<Vec<CertificateData>> {
+    followed(writer, |published| published.snapshot.settings.mesh.ca_certificates.clone())
+}
+
+/// Follows `discoverySelectors` of the mesh config once these sources have read it.
+fn discovery_selectors(writer: &SnapshotWriter, settings: BTreeSet<SourceId>) -> DiscoverySelectors {
+    followed(writer, move |published| {
+        let is_read = settings.is_subset(&published.snapshot.synced);
+        is_read.then(|| published.snapshot.settings.mesh.discovery_selectors.clone())
+    })
+}
+
+/// Follows a part of the snapshot.
+fn followed<T: Clone + PartialEq + Send + Sync + 'static>(
+    writer: &SnapshotWriter,
+    of: impl Fn(&PublishedSnapshot) -> T + Send + 'static,
+) -> watch::Receiver<T> {
+    let mut snapshots = writer.snapshots();
     let (sender, receiver) = watch::channel(of(&snapshots.borrow()));
     tokio::spawn(async move {
         while snapshots.changed().await.is_ok() {

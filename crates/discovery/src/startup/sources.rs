@@ -37,6 +37,8 @@ pub(super) struct RunningSources {
     pub(super) tasks: Vec<SourceTask>,
     /// Their health, for pages, metrics and readiness.
     pub(super) set: SourceSet,
+    /// Those with the mesh config.
+    pub(super) settings: BTreeSet<SourceId>,
 }
 
 /// Starts every source that flags and files name.
@@ -73,6 +75,7 @@ pub(super) fn start(
         None => SourceGroup::default(),
     };
     let flag_registries = flag_registries(&spawner, &inputs.flag_registries, cluster);
+    let of_settings = if settings.ids().is_empty() { kubernetes.ids() } else { settings.ids() };
     let first = SourceGroup::merge([settings, stores, kubernetes, config_api, flag_registries]);
     let registry_file = match &inputs.registry_file {
         Some((file, config)) => {
@@ -85,7 +88,7 @@ pub(super) fn start(
     // Key sets are named by configuration. Registries that the registry file starts are not waited for.
     tokio::spawn(fetch_requests::follow(writer.clone(), config.ids(), request_sender));
     let keys = key_sets(&spawner, knobs, fetch_requests);
-    Ok(RunningSources { tasks: SourceGroup::merge([config, keys]).tasks, set: spawner.set })
+    Ok(RunningSources { tasks: SourceGroup::merge([config, keys]).tasks, set: spawner.set, settings: of_settings })
 }
 
 /// Mesh config and mesh networks, unless they come from the cluster.

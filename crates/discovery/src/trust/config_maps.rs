@@ -1,13 +1,18 @@
-//! Writes the mesh's roots, and the CA's revocation lists if there are any, to a ConfigMap of every namespace, and restores
-//! it when it is changed or deleted.
+//! Writes the mesh's roots, and the CA's revocation lists if there are any, to a ConfigMap of every namespace that the
+//! discovery selectors of the mesh config select, and restores it when it is changed or deleted. ConfigMaps of namespaces
+//! that are no longer selected stay as they are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::istio::mesh::v1alpha1::LabelSelector;
 use futures_util::StreamExt;
+use model::labels::Labels;
 use sources::kubernetes::access::Access;
+use sources::kubernetes::selector::is_discovered;
 use sources::kubernetes::trust_objects::{NamespaceEvent, TrustObjects};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use trust::crl::RevocationLists;
@@ -52,8 +57,12 @@ impl MapContent {
     }
 }
 
+/// `discoverySelectors` of the mesh config; `None` until the mesh config is read.
+pub(crate) type DiscoverySelectors = watch::Receiver<Option<Vec<LabelSelector>>>;
+
 /// The ConfigMaps of one name in all namespaces.
 pub(super) struct NamespaceConfigMaps {
+    pub(super) selectors: DiscoverySelectors,
     pub(super) access: Access,
     pub(super) name: String,
     pub(super) content: MapContent,
@@ -61,27 +70,29 @@ pub(super) struct NamespaceConfigMaps {
 
 #[derive(Default)]
 struct Known {
-    active: BTreeSet<String>,
+    /// Namespaces that are not being deleted.
+    active: BTreeMap<String, Labels>,
     values: BTreeMap<String, String>,
 }
 
 impl Known {
     fn apply(&mut self, event: NamespaceEvent) {
         match event {
-            NamespaceEvent::Namespace { name, is_active: true } => drop(self.active.insert(name)),
-            NamespaceEvent::Namespace { name, is_active: false } => drop(self.active.remove(&name)),
+            NamespaceEvent::Namespace { name, labels: Some(labels) } => drop(self.active.insert(name, labels)),
+            NamespaceEvent::Namespace { name, labels: None } => drop(self.active.remove(&name)),
             NamespaceEvent::ConfigMap { namespace, value: Some(value) } => drop(self.values.insert(namespace, value)),
             NamespaceEvent::ConfigMap { namespace, value: None } => drop(self.values.remove(&namespace)),
             NamespaceEvent::Nothing => {}
         }
     }
 
-    /// Namespaces without the current value.
-    fn missing(&self, value: &str) -> Vec<String> {
+    /// Selected namespaces without the current value.
+    fn missing(&self, selectors: &[LabelSelector], value: &str) -> Vec<String> {
         // Without a value only ConfigMaps that have one are wrong.
         let is_wrong = |name: &&String| self.values.get(*name).map_or("", String::as_str) != value;
         let is_included = |name: &&String| !EXCLUDED.contains(&name.as_str());
-        self.active.iter().filter(is_included).filter(is_wrong).cloned().collect()
+        let selected = self.active.iter().filter(|(_, labels)| is_discovered(selectors, labels)).map(|(name, _)| name);
+        selected.filter(is_included).filter(is_wrong).cloned().collect()
     }
 }
 
@@ -105,12 +116,13 @@ impl NamespaceConfigMaps {
             Ok(objects) => objects,
             Err(error) => return error.to_string(),
         };
-        let mut states = trust.subscribe();
+        let (mut states, mut selectors) = (trust.subscribe(), self.selectors.clone());
         let mut events = objects.watch_config_maps(&self.name, self.content.key());
         let mut known = Known::default();
         loop {
             tokio::select! {
                 changed = states.changed() => if changed.is_err() { return "the server is stopping".to_owned() },
+                changed = selectors.changed() => if changed.is_err() { return "the server is stopping".to_owned() },
                 event = events.next() => match event {
                     Some(Ok(event)) => known.apply(event),
                     Some(Err(error)) => return error,
@@ -124,8 +136,9 @@ impl NamespaceConfigMaps {
                 }
             }
             let Some(state) = states.borrow_and_update().clone() else { continue };
+            let Some(selected) = selectors.borrow_and_update().clone() else { continue };
             let value = self.content.value(&state);
-            for namespace in known.missing(&value) {
+            for namespace in known.missing(&selected, &value) {
                 if let Err(error) = objects.write_config_map(&namespace, &self.name, self.content.key(), &value).await {
                     return format!("{error} (namespace {namespace})");
                 }
@@ -139,12 +152,44 @@ impl NamespaceConfigMaps {
 
 #[cfg(test)]
 mod tests {
+    use api::istio::mesh::v1alpha1::LabelSelector;
+    use model::labels::Labels;
+
     use super::{Known, NamespaceEvent};
+
+    fn namespace(name: &str, is_active: bool) -> NamespaceEvent {
+        labelled(name, is_active.then(Labels::default))
+    }
+
+    fn labelled(name: &str, labels: Option<Labels>) -> NamespaceEvent {
+        NamespaceEvent::Namespace { name: name.to_owned(), labels }
+    }
+
+    #[test]
+    fn namespaces_that_are_not_selected_are_left_alone() {
+        let mut known = Known::default();
+        let selector = LabelSelector {
+            match_labels: [("mesh".to_owned(), "yes".to_owned())].into_iter().collect(),
+            ..LabelSelector::default()
+        };
+        let with = |value: &str| Some([("mesh", value)].into_iter().collect());
+        for event in
+            [labelled("a", with("yes")), labelled("b", with("no")), labelled("kube-system", Some(Labels::default()))]
+        {
+            known.apply(event);
+        }
+        let selectors = [selector];
+        assert_eq!(known.missing(&selectors, "new"), ["a"]);
+        assert_eq!(known.missing(&[], "new"), ["a", "b", "kube-system"]);
+        known.apply(labelled("b", with("yes")));
+        assert_eq!(known.missing(&selectors, "new"), ["a", "b"]);
+        known.apply(labelled("a", with("no")));
+        assert_eq!(known.missing(&selectors, "new"), ["b"]);
+    }
 
     #[test]
     fn only_active_namespaces_without_the_value_are_written() {
         let mut known = Known::default();
-        let namespace = |name: &str, is_active| NamespaceEvent::Namespace { name: name.to_owned(), is_active };
         let map = |name: &str, value: Option<&str>| NamespaceEvent::ConfigMap {
             namespace: name.to_owned(),
             value: value.map(str::to_owned),
@@ -162,9 +207,9 @@ mod tests {
         ] {
             known.apply(event);
         }
-        assert_eq!(known.missing("new"), ["a", "c", "kube-system"]);
+        assert_eq!(known.missing(&[], "new"), ["a", "c", "kube-system"]);
         known.apply(map("b", None));
-        assert_eq!(known.missing("new"), ["a", "b", "c", "kube-system"]);
-        assert_eq!(known.missing(""), ["c"], "without a value only an old one is removed");
+        assert_eq!(known.missing(&[], "new"), ["a", "b", "c", "kube-system"]);
+        assert_eq!(known.missing(&[], ""), ["c"], "without a value only an old one is removed");
     }
 }

@@ -27,6 +27,7 @@ use trust::certificate::Certificate;
 use trust::crl::RevocationLists;
 use trust::rotation::RotationStep;
 
+pub(crate) use config_maps::DiscoverySelectors;
 pub(crate) use start::{RunningTrust, TrustStart, start};
 pub(crate) use trust_bundle::BundleReceiver;
 

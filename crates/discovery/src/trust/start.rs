@@ -21,7 +21,7 @@ use trust::rotation::RotationPolicy;
 
 use super::authenticate::{Authenticator, JwtRule, OwnCluster, TokenKeys, TokenReviewer};
 use super::authority::{PluggedIn, SelfSigned};
-use super::config_maps::{MapContent, NamespaceConfigMaps};
+use super::config_maps::{DiscoverySelectors, MapContent, NamespaceConfigMaps};
 use super::kubernetes_signer::{CaCertificatesReader, EXTERNAL_CA, KubernetesSigner};
 use super::problems::TrustProblems;
 use super::recheck::StreamAuthentication;
@@ -51,6 +51,7 @@ pub(crate) struct TrustStart<'a> {
     pub(crate) changes: mpsc::Sender<Batch>,
     /// `caCertificates` of the mesh config; `None` if agents get no trust bundle.
     pub(crate) ca_certificates: Option<watch::Receiver<Vec<CertificateData>>>,
+    pub(crate) selectors: DiscoverySelectors,
     /// Reads `caCertificates` of the mesh config.
     pub(crate) signer_roots: CaCertificatesReader,
     /// Certificates given by flags; `None` for a certificate of the CA.
@@ -89,7 +90,8 @@ pub(crate) fn start(options: TrustStart<'_>, stop: &CancellationToken) -> Result
             contents.push((MapContent::RevocationLists, &knobs.crl_config_map));
         }
         for (content, name) in contents {
-            let maps = NamespaceConfigMaps { access: access.clone(), name: name.to_string(), content };
+            let selectors = options.selectors.clone();
+            let maps = NamespaceConfigMaps { selectors, access: access.clone(), name: name.to_string(), content };
             tokio::spawn(maps.run(Arc::clone(&trust), stop.clone()));
         }
     }

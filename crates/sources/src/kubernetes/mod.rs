@@ -24,7 +24,7 @@ mod remote;
 pub mod remote_access;
 mod response_limits;
 pub mod schema;
-mod selector;
+pub mod selector;
 mod service;
 pub mod session;
 pub mod signing_requests;

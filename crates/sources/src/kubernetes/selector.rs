@@ -4,7 +4,7 @@ use api::istio::mesh::v1alpha1::LabelSelector;
 use model::labels::{Labels, selects};
 
 /// Whether a namespace with these labels is selected. No selectors select all; an unknown operator selects nothing.
-pub(super) fn is_discovered(selectors: &[LabelSelector], labels: &Labels) -> bool {
+pub fn is_discovered(selectors: &[LabelSelector], labels: &Labels) -> bool {
     selectors.is_empty() || selectors.iter().any(|selector| matches(selector, labels))
 }
 

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Error, ResourceExt};
+use model::labels::Labels;
 
 use super::access::Access;
 use super::client::reason;
@@ -153,9 +154,9 @@ impl TrustObjects {
         let namespaces = watcher::watcher(namespaces, watcher::Config::default()).map_ok(|event| match event {
             Event::Apply(namespace) | Event::InitApply(namespace) => NamespaceEvent::Namespace {
                 name: namespace.name_any(),
-                is_active: namespace.metadata.deletion_timestamp.is_none(),
+                labels: namespace.metadata.deletion_timestamp.is_none().then(|| labels(&namespace)),
             },
-            Event::Delete(namespace) => NamespaceEvent::Namespace { name: namespace.name_any(), is_active: false },
+            Event::Delete(namespace) => NamespaceEvent::Namespace { name: namespace.name_any(), labels: None },
             Event::Init | Event::InitDone => NamespaceEvent::Nothing,
         });
         let maps: Api<ConfigMap> = Api::all(self.client.clone());
@@ -181,8 +182,8 @@ impl TrustObjects {
 pub enum NamespaceEvent {
     Namespace {
         name: String,
-        /// False if it is deleted or being deleted.
-        is_active: bool,
+        /// `None` if it is deleted or being deleted.
+        labels: Option<Labels>,
     },
     /// The ConfigMap has this value now; `None` if it or the key does not exist.
     ConfigMap {
@@ -190,6 +191,10 @@ pub enum NamespaceEvent {
         value: Option<String>,
     },
     Nothing,
+}
+
+fn labels(namespace: &Namespace) -> Labels {
+    namespace.labels().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 pub(super) async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, TrustRequestError> {
