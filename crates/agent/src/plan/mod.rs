@@ -13,6 +13,7 @@ use std::env;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use model::proxy::{NO_CERTIFICATES, REQUEST_METRICS};
 use net::watch::FilePolling;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::args::ProxyArgs;
 use crate::bootstrap::{AdsApiType, BootstrapInput, BootstrapSource, FeatureFlags, StaticPorts, Xds, XdsSecurity};
@@ -43,6 +44,10 @@ use crate::status::health::HealthPlan;
 
 /// Directory for SDS sockets in an injected pod.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
+/// Directory of the SDS socket for files in an injected pod, if another SDS server has the workload's certificates.
+const FILES_FOLDER: &str = "./var/run/secrets/credential-uds";
+/// Node metadata with which Envoy is configured to get certificates in files from that socket.
+const FILE_CREDENTIAL: &str = "file-credential";
 const INGRESS_CERTIFICATES: &str = "/etc/istio/ingress-certs";
 const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
@@ -58,8 +63,10 @@ pub struct Plan {
     pub upstream: Option<Upstream>,
     /// The workload's certificate files, if there are any.
     pub certificates: Option<CertificateFiles>,
-    /// The certificate authority, if there are no files.
+    /// The certificate authority, if there are no files and no other SDS server.
     pub ca: Option<CaSettings>,
+    /// Another SDS server, such as SPIRE, has the workload's certificates: the agent serves those in files only.
+    pub other_sds: bool,
     /// Subscribe to the trust bundle of the mesh (PROXY_CONFIG_XDS_AGENT).
     pub trust_bundle: bool,
     /// There is no source of certificates: the control plane is asked for plain text.
@@ -172,14 +179,22 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     let certificates = CertificateFiles::find(|name| text(&bootstrap_input.node, name));
     let upstream = args.xds_relay.then(|| upstream::upstream(&bootstrap_input, environment, certificates.as_ref()));
     let upstream = upstream.transpose()?;
-    let ca = ca::settings(&bootstrap_input, &identity, certificates.as_ref(), environment)?;
-    let no_certificates = ca.is_none() && certificates.is_none() && !names_certificates(&bootstrap_input, environment)?;
+    let without_envoy = environment.flag("DISABLE_ENVOY", false)?;
+    let other_sds = follow_other_sds(&mut bootstrap_input);
+    // An application without Envoy reads its certificates from files.
+    let ca = match other_sds && !without_envoy {
+        true => None,
+        false => ca::settings(&bootstrap_input, &identity, certificates.as_ref(), environment)?,
+    };
+    let has_certificates = other_sds || ca.is_some() || certificates.is_some();
+    let no_certificates = !has_certificates && !names_certificates(&bootstrap_input, environment)?;
     if no_certificates {
         warn!("no certificate files and no CA: {NO_CERTIFICATES_NOTE}");
         bootstrap_input.node.metadata.insert(NO_CERTIFICATES.to_owned(), "true".into());
     }
     Ok(Plan {
         ca,
+        other_sds,
         trust_bundle: environment.flag("PROXY_CONFIG_XDS_AGENT", false)?,
         no_certificates,
         launch: launch(args, environment, &identity, &bootstrap_source, &bootstrap_input)?,
@@ -196,7 +211,7 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
             period: Duration::from_secs(1),
             settle: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100))?,
         },
-        without_envoy: environment.flag("DISABLE_ENVOY", false)?,
+        without_envoy,
         restarts: environment.number("PILOTAGE_ENVOY_RESTARTS", 10)?,
         status: status(&bootstrap_input.config, &identity, environment)?,
         health: health(&bootstrap_input.config, &identity)?,
@@ -251,6 +266,23 @@ fn watched(certificates: Option<&CertificateFiles>, may_come: bool, environment:
 fn ingress_certificates(environment: &Environment) -> [PathBuf; 2] {
     let folder = Path::new(environment.get("PILOTAGE_INGRESS_CERTIFICATES").unwrap_or(INGRESS_CERTIFICATES));
     ["tls.crt", "tls.key"].map(|name| folder.join(name))
+}
+
+/// Whether another SDS server listens on the socket for the workload's certificates. Certificates in files then have a socket
+/// of their own, as in upstream.
+fn follow_other_sds(input: &mut BootstrapInput) -> bool {
+    if UnixStream::connect(&input.sds_socket).is_err() {
+        return false;
+    }
+    let pod = Path::new(FILES_FOLDER);
+    let socket = match pod.is_dir() {
+        true => pod.join("files-socket"),
+        false => Path::new(&input.config.config_path).join("SDS-files"),
+    };
+    info!(socket = input.sds_socket, "another SDS server listens on the socket; serving certificates in files only");
+    input.sds_files_socket = Some(socket.to_string_lossy().into_owned());
+    input.node.metadata.insert(FILE_CREDENTIAL.to_owned(), "true".into());
+    true
 }
 
 /// Whether the control plane is asked to use certificate files of the proxy, which may be mounted later.

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +11,6 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
 use trust::bundle::RootBundle;
 
 use crate::bootstrap::Xds;
@@ -66,15 +64,17 @@ pub(super) async fn open(
         let server = server.with_context(|| format!("could not listen for DNS on {address}"))?;
         services.spawn(server.serve(services.stop.clone()));
     }
-    let socket = Path::new(&plan.bootstrap_input.sds_socket);
-    // Another SDS server, such as SPIRE, may use the same path.
-    if UnixStream::connect(socket).is_ok() {
-        info!(socket = %socket.display(), "another SDS server listens on the socket; not serving secrets");
-    } else {
+    // With another SDS server, such as SPIRE, this one has no certificates of the workload.
+    let socket = match plan.other_sds {
+        true => plan.bootstrap_input.sds_files_socket.as_ref(),
+        false => Some(&plan.bootstrap_input.sds_socket),
+    };
+    if let Some(socket) = socket {
         // Without the relay the agent does not see the configuration, so it cannot restrict names.
         let names = matches!(plan.bootstrap_input.xds, Xds::Relay(_)).then(|| file_secrets.clone());
         let options = sds::SdsOptions { peers: plan.peers.sds.clone(), access: plan.access.clone(), names };
-        services.spawn(sds::SdsServer::bind(socket, certificates.store.clone(), options)?.serve(services.stop.clone()));
+        let server = sds::SdsServer::bind(Path::new(socket), certificates.store.clone(), options)?;
+        services.spawn(server.serve(services.stop.clone()));
     }
     if let (Some(upstream), Xds::Relay(socket)) = (&plan.upstream, &plan.bootstrap_input.xds) {
         let (peers, file_secrets) = (plan.peers.xds.clone(), file_secrets.clone());

@@ -19,6 +19,7 @@ use crate::fixture::{FRONT, Mesh};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const EXTERNAL: &str = "spiffe://cluster.local/ns/shop/sa/external";
+const IN_FILES: &str = "spiffe://cluster.local/ns/shop/sa/in-files";
 
 /// An agent in its own folder.
 struct ModeAgent {
@@ -30,8 +31,13 @@ struct ModeAgent {
 
 /// A mesh in which the Envoy of an agent has a listener with mutual TLS, for which it needs a certificate.
 async fn mesh() -> Mesh {
+    mesh_with("").await
+}
+
+/// The same with further configuration.
+async fn mesh_with(further: &str) -> Mesh {
     let port = ports::free();
-    let config = format!(
+    let mut config = format!(
         "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: default, namespace: shop}}\n\
          spec: {{mtls: {{mode: STRICT}}}}\n---\n\
          apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: front, namespace: shop}}\n\
@@ -41,6 +47,7 @@ async fn mesh() -> Mesh {
          spec:\n  hosts: [front.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
          ports: [{{name: http, number: {port}, protocol: HTTP}}]\n  endpoints: [{{address: 127.0.0.1}}]\n"
     );
+    config.push_str(further);
     let files = vec![("mesh.yaml".to_owned(), config)];
     let mesh = Mesh::start_with(tempfile::tempdir().unwrap(), &[("ISTIOD_CUSTOM_HOST", "127.0.0.1")], files).await;
     mesh.certified().await;
@@ -182,18 +189,39 @@ async fn secrets_of_another_sds_server_reach_envoy() {
     if servers::without("envoy") {
         return;
     }
-    let mesh = mesh().await;
+    // Certificates in files, which configuration names.
+    let (files, shop) = (tempfile::tempdir().unwrap(), Authority::new());
+    let own = shop.workload(IN_FILES);
+    for (name, text) in [("key.pem", &own.key), ("cert-chain.pem", &own.chain), ("root-cert.pem", &shop.root())] {
+        put(files.path(), name, text);
+    }
+    let place = files.path().display();
+    let mesh = mesh_with(&format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: files, namespace: shop}}\n\
+         spec: {{hosts: [files.example], resolution: STATIC, ports: [{{name: tcp, number: 9, protocol: TCP}}], \
+         endpoints: [{{address: 127.0.0.1}}]}}\n\
+         ---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: files, namespace: shop}}\n\
+         spec:\n  host: files.example\n  trafficPolicy:\n    tls: {{mode: MUTUAL, \
+         clientCertificate: {place}/cert-chain.pem, privateKey: {place}/key.pem, \
+         caCertificates: {place}/root-cert.pem}}\n"
+    ))
+    .await;
+    let issued = mesh.metric("citadel_server_csr_count").await;
     let folder = folder(&mesh, true).await;
     let socket = folder.path().join("var/run/secrets/workload-spiffe-uds/socket");
     fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    fs::create_dir_all(folder.path().join("var/run/secrets/credential-uds")).unwrap();
     let spire = Authority::new();
     let _server = SdsServer::start_on(&socket, SdsSecrets::of_workload(&spire.workload(EXTERNAL), &spire));
-    let mut agent = start(&mesh, folder, &[]);
+    let mut agent = start(&mesh, folder, &[("PILOTAGE_SECRET_FOLDERS", &place.to_string())]);
     agent.until_envoy_has(EXTERNAL).await;
+    agent.until_envoy_has(IN_FILES).await;
+    assert!(agent.folder.path().join("var/run/secrets/credential-uds/files-socket").exists());
     let output = agent.process.output();
     assert!(output.contains("another SDS server listens on the socket"), "{output}");
     let page = client::get(agent.admin, "envoy", "/certs").await.unwrap().body;
     assert!(!page.contains(FRONT), "Envoy has a certificate of the mesh: {page}");
+    assert_eq!(mesh.metric("citadel_server_csr_count").await, issued, "the CA was asked for an unused certificate");
 }
 
 /// Everything that the agent, its Envoy and the server write, print and serve is searched for every key.
