@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -141,7 +142,8 @@ impl CaSettings {
         let key = key.to_pem(format).context("could not encode the key")?;
         let material = TlsMaterial {
             chain: chain.concat().into(),
-            key: key.as_bytes().to_vec().into(),
+            // Zeroised when the last reader drops it.
+            key: Bytes::from_owner(key),
             root: root.into(),
             ..TlsMaterial::default()
         };

@@ -78,7 +78,7 @@ impl RootStore {
                 let failed = |reason| RootStoreError::Secret { action: "read", namespace: namespace.clone(), reason };
                 let client = connected(client, access).await.map_err(failed)?;
                 let secret = client.secret(namespace, SECRET).await.map_err(failed)?;
-                secret.map(|secret| (secret.data, secret.version))
+                secret.map(|secret| (zeroised(secret.data), secret.version))
             }
         };
         let Some((data, version)) = found else { return Ok(None) };
@@ -96,7 +96,7 @@ impl RootStore {
                 let secret = SecretObject {
                     version: version.to_owned(),
                     type_name: SECRET_TYPE.to_owned(),
-                    data,
+                    data: data.iter().map(|(name, value)| (name.clone(), value.to_vec())).collect(),
                     ..SecretObject::default()
                 };
                 client.write_secret(namespace, SECRET, secret).await.map_err(failed)
@@ -115,10 +115,14 @@ async fn connected<'a>(
     }
 }
 
-type Entries = BTreeMap<String, Vec<u8>>;
+type Entries = BTreeMap<String, Zeroizing<Vec<u8>>>;
+
+fn zeroised(entries: BTreeMap<String, Vec<u8>>) -> Entries {
+    entries.into_iter().map(|(name, value)| (name, Zeroizing::new(value))).collect()
+}
 
 fn encode(roots: &StoredRoots) -> Entries {
-    let entry = |name: &str, text: &str| (name.to_owned(), text.as_bytes().to_vec());
+    let entry = |name: &str, text: &str| (name.to_owned(), Zeroizing::new(text.as_bytes().to_vec()));
     let mut entries =
         Entries::from([entry(CERTIFICATE, &roots.certificate), entry(KEY, &roots.key), entry(ROOTS, &roots.roots)]);
     entries.extend(EMPTY.map(|name| entry(name, "")));
@@ -163,7 +167,7 @@ fn read_file(folder: &Path) -> Result<Option<(Entries, String)>, RootStoreError>
     let entries: BTreeMap<String, String> =
         serde_json::from_slice(&text).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
     let entries = entries.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
-    Ok(Some((entries, format!("{:x}", xxh3_128(&text)))))
+    Ok(Some((zeroised(entries), format!("{:x}", xxh3_128(&text)))))
 }
 
 fn write_file(folder: &Path, entries: &Entries, version: &str) -> Result<WriteResult, RootStoreError> {
@@ -183,7 +187,7 @@ fn write_file(folder: &Path, entries: &Entries, version: &str) -> Result<WriteRe
         entries.iter().map(|(name, value)| (name, String::from_utf8_lossy(value))).collect();
     let text = Zeroizing::new(serde_json::to_vec_pretty(&texts).map_err(|error| failed(io::Error::other(error)))?);
     replace(&path, &text, 0o600).map_err(failed)?;
-    let roots = entries.get(ROOTS).map(Vec::as_slice).unwrap_or_default();
+    let roots = entries.get(ROOTS).map(|roots| roots.as_slice()).unwrap_or_default();
     replace(&folder.join(ROOT_FILE), roots, 0o644).map_err(failed)?;
     Ok(WriteResult::Written)
 }
