@@ -12,6 +12,7 @@ use testkit::kubernetes::ApiServer;
 use testkit::tls::TlsClient;
 use testkit::{ports, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
 
 use crate::cluster::{definitions, is_left_out};
 
@@ -22,6 +23,8 @@ const MESH: &str = "/api/v1/namespaces/istio-system/configmaps/istio";
 const EDIT_LIMIT: Duration = Duration::from_secs(10);
 /// Time for a refusal by a debug build on a busy machine; the goal is a second.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
+/// Upstream's time for headers is 30 s.
+const SLOW_LIMIT: Duration = Duration::from_secs(30);
 /// Growth of the server's memory by hostile requests.
 const GROWTH_KIB: u64 = 32 << 10;
 
@@ -115,8 +118,8 @@ impl Stage {
         self.create(&object).await.map(|(_, warnings)| warnings)
     }
 
-    /// Sends a request as it is; returns the status of the response and how long it took.
-    async fn raw(&self, client: &TlsClient, head: &str, body: &[u8]) -> (u16, Duration) {
+    /// Sends a request as it is; returns the status of the response, its text and how long it took.
+    async fn raw(&self, client: &TlsClient, head: &str, body: &[u8]) -> (u16, String, Duration) {
         let mut stream = client.connect(self.https, "istiod.istio-system.svc").await.unwrap();
         let begun = Instant::now();
         stream.write_all(format!("{head}\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
@@ -126,7 +129,20 @@ impl Stage {
         let _ = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
         let text = String::from_utf8_lossy(&answer).into_owned();
         let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-        (status.unwrap_or_else(|| panic!("{head}: {text:?}")), begun.elapsed())
+        let status = status.unwrap_or_else(|| panic!("{head}: {text:?}"));
+        (status, text, begun.elapsed())
+    }
+
+    /// Has a pod reviewed as the API server does; it must be admitted with a proxy.
+    async fn honest_review(&self, client: &TlsClient, meanwhile: &str) {
+        let body = review("v1", "Pod", json!({"containers": [{"name": "a", "image": "a"}]})).to_string();
+        let head = format!("POST /inject HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}", body.len());
+        let (status, text, time) = self.raw(client, &head, body.as_bytes()).await;
+        assert!(
+            status == 200 && text.contains("\"allowed\":true") && text.contains("\"patch\""),
+            "{meanwhile}: {text}"
+        );
+        assert!(time < REFUSAL_LIMIT, "an honest review next to {meanwhile} took {time:?}");
     }
 }
 
@@ -233,15 +249,55 @@ async fn hostile_requests(stage: &mut Stage) {
         // Declared, but never sent in full.
         let length = if what == "1 GB" { 1 << 30 } else { body.len() };
         let head = format!("POST {path} HTTP/1.1\r\nContent-Type: {kind}\r\nContent-Length: {length}");
-        let (status, time) = stage.raw(&client, &head, body.as_bytes()).await;
+        let (hostile, ()) =
+            tokio::join!(stage.raw(&client, &head, body.as_bytes()), stage.honest_review(&client, what));
+        let (status, _, time) = hostile;
         assert_eq!(status, expected, "{what}");
         slowest = slowest.max((time, what));
         assert!(time < REFUSAL_LIMIT, "{what} took {time:?}");
         stage.server.process().check_alive();
     }
+    slow_headers(stage, &client).await;
     let grown = stage.server.process().owned_kib().unwrap().saturating_sub(before);
     eprintln!("hostile requests: the server grew by {grown} KiB, the slowest was {slowest:?}");
     assert!(grown < GROWTH_KIB, "the server grew by {grown} KiB");
+}
+
+/// Clients that never end their headers are disconnected, and others are served meanwhile.
+async fn slow_headers(stage: &Stage, client: &TlsClient) {
+    const CLIENTS: usize = 50;
+    let mut slow = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let stream = client.connect(stage.https, "istiod.istio-system.svc").await.unwrap();
+        slow.spawn(async move {
+            let begun = Instant::now();
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            let drip = async {
+                let mut pace = tokio::time::interval(Duration::from_millis(200));
+                let mut is_open = writer.write_all(b"POST /inject HTTP/1.1\r\nHost: x\r\nX-Slow: ").await.is_ok();
+                while is_open {
+                    pace.tick().await;
+                    is_open = writer.write_all(b"a").await.is_ok();
+                }
+            };
+            let mut sink = tokio::io::sink();
+            // The server answers or closes the connection, whatever the client still sends.
+            tokio::select! {
+                () = drip => {}
+                _ = tokio::io::copy(&mut reader, &mut sink) => {}
+            }
+            begun.elapsed()
+        });
+    }
+    let mut longest = Duration::ZERO;
+    while !slow.is_empty() {
+        stage.honest_review(client, "slow headers").await;
+        while let Some(ended) = slow.try_join_next() {
+            longest = longest.max(ended.unwrap());
+        }
+        assert!(longest < SLOW_LIMIT, "slow headers were read for {longest:?}");
+    }
+    eprintln!("slow headers were read for {longest:?} at most");
 }
 
 /// What is wrong, path, content type, body, expected status. A rejected review has status 200.

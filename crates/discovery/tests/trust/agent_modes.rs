@@ -146,6 +146,24 @@ async fn keys_have_the_format_that_is_asked_for() {
 }
 
 #[tokio::test]
+async fn the_token_file_is_read_for_each_request() {
+    let mesh = mesh().await;
+    let env = [("DISABLE_ENVOY", "true"), ("SECRET_TTL", "4s")];
+    let mut agent = start(&mesh, folder(&mesh, true).await, &env);
+    agent.until_certified().await;
+    // The file is replaced, as kubelet does it. The CA issues the identity of the token's account.
+    put(agent.folder.path(), "var/run/secrets/tokens/next", &mesh.token("back"));
+    let tokens = agent.folder.path().join("var/run/secrets/tokens");
+    fs::rename(tokens.join("next"), tokens.join("istio-token")).unwrap();
+    wait::until_within(PATIENCE, "a certificate by the new token", async || {
+        agent.process.check_alive();
+        let names = written(agent.folder.path())?.uris;
+        if names == ["spiffe://cluster.local/ns/shop/sa/back"] { Ok(()) } else { Err(format!("{names:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_provisioned_certificate_is_exchanged_for_one_of_the_mesh() {
     let mesh = mesh().await;
     let own = mesh.serves_an_honest_caller().await;

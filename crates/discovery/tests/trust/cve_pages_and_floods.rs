@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use testkit::client;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use testkit::tls::TlsClient;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::fixture::Mesh;
@@ -13,6 +14,7 @@ use crate::fixture::Mesh;
 const GROWTH_KIB: u64 = 32 << 10;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Types of frames.
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -20,6 +22,34 @@ const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 /// `:method: POST`, `:scheme: http`, `:path: /` from the static table.
 const REQUEST: &[u8] = &[0x83, 0x86, 0x84];
+
+trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+/// The ports of a server, and how to connect to them.
+struct ServerPorts {
+    all: [SocketAddr; 4],
+    secure: SocketAddr,
+    roots: String,
+}
+
+impl ServerPorts {
+    async fn of(mesh: &Mesh) -> ServerPorts {
+        let (server, secure) = (&mesh.server, mesh.secure);
+        let all = [server.grpc(), server.http(), server.monitoring(), secure];
+        ServerPorts { all, secure, roots: mesh.roots().await }
+    }
+
+    /// Without a certificate, over TLS if the port has it.
+    async fn connect(&self, port: SocketAddr, protocol: &str) -> Option<Box<dyn Connection>> {
+        if port != self.secure {
+            return Some(Box::new(TcpStream::connect(port).await.unwrap()));
+        }
+        let client = TlsClient::trusting(&self.roots, None, &[protocol]);
+        let stream = client.connect(port, "istiod.istio-system.svc").await.ok()?;
+        Some(Box::new(stream))
+    }
+}
 
 /// One GET to a debug handler ended the process.
 #[tokio::test]
@@ -46,8 +76,10 @@ async fn cve_2019_25014_no_query_of_a_debug_page_ends_the_process() {
 #[tokio::test]
 async fn cve_2022_41721_no_port_upgrades_to_http_2() {
     let mesh = Mesh::start(&[]).await;
-    for port in [mesh.server.grpc(), mesh.server.http(), mesh.server.monitoring()] {
-        let mut stream = TcpStream::connect(port).await.unwrap();
+    let ports = ServerPorts::of(&mesh).await;
+    for port in ports.all {
+        // The TLS port may refuse the older protocol in the handshake.
+        let Some(mut stream) = ports.connect(port, "http/1.1").await else { continue };
         let request = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
                        HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\nContent-Length: 1000000000\r\n\r\n";
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -58,6 +90,7 @@ async fn cve_2022_41721_no_port_upgrades_to_http_2() {
         let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
         assert!(!answer.contains(" 101 "), "{port}: {answer}");
     }
+    mesh.serves_an_honest_caller().await;
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -66,10 +99,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Sends a flood until it ends or the server closes the connection; returns the bytes that were sent.
-async fn flood(port: SocketAddr, mut next: impl FnMut(u32) -> Vec<u8>) -> usize {
-    let mut stream = TcpStream::connect(port).await.unwrap();
+async fn flood(stream: Box<dyn Connection>, mut next: impl FnMut(u32) -> Vec<u8>) -> usize {
     let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
-    let (mut reader, mut writer) = stream.split();
+    let (mut reader, mut writer) = tokio::io::split(stream);
     let send = async {
         let mut sent = 0;
         writer.write_all(&begin).await.ok();
@@ -93,14 +125,16 @@ async fn flood(port: SocketAddr, mut next: impl FnMut(u32) -> Vec<u8>) -> usize 
 
 async fn floods_do_no_harm(name: &str, next: impl Fn(u32) -> Vec<u8>) {
     let mut mesh = Mesh::start(&[]).await;
+    let ports = ServerPorts::of(&mesh).await;
     let before = mesh.server.process().owned_kib().unwrap();
-    for port in [mesh.server.grpc(), mesh.server.http(), mesh.server.monitoring()] {
+    for port in ports.all {
         for _ in 0..3 {
-            flood(port, &next).await;
+            let stream = ports.connect(port, "h2").await.unwrap_or_else(|| panic!("{name}: no connection to {port}"));
+            flood(stream, &next).await;
         }
         mesh.server.process().check_alive();
+        mesh.serves_an_honest_caller().await;
     }
-    mesh.serves_an_honest_caller().await;
     let grown = mesh.server.process().owned_kib().unwrap().saturating_sub(before);
     assert!(grown < GROWTH_KIB, "{name}: the server grew by {grown} KiB");
 }
@@ -149,4 +183,43 @@ async fn cve_2026_47774_crumbs_of_cookies_do_no_harm() {
         [open, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
     })
     .await;
+}
+
+/// A frame above the limit that was announced is not read to its end.
+#[tokio::test]
+async fn frames_above_the_limit_end_the_connection() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let mut mesh = Mesh::start(&[]).await;
+    let ports = ServerPorts::of(&mesh).await;
+    let before = mesh.server.process().owned_kib().unwrap();
+    for port in ports.all {
+        for kind in [DATA, HEADERS] {
+            let stream = ports.connect(port, "h2").await.unwrap();
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            // 16 MiB are declared and sent.
+            let head = [&[0xff, 0xff, 0xff, kind, 4][..], &1_u32.to_be_bytes()].concat();
+            let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &head].concat();
+            let send = async {
+                let mut is_open = writer.write_all(&begin).await.is_ok();
+                for _ in 0..16 * 1024 {
+                    is_open = is_open && writer.write_all(&[0; 1024]).await.is_ok();
+                }
+                // The end of the connection is awaited below.
+                std::future::pending::<()>().await;
+            };
+            let mut sink = tokio::io::sink();
+            let ended = async {
+                tokio::select! {
+                    () = send => {}
+                    _ = tokio::io::copy(&mut reader, &mut sink) => {}
+                }
+            };
+            let ended = tokio::time::timeout(LIMIT, ended).await;
+            assert!(ended.is_ok(), "port {port} reads on after a frame of kind {kind}");
+        }
+        mesh.serves_an_honest_caller().await;
+    }
+    mesh.server.process().check_alive();
+    let grown = mesh.server.process().owned_kib().unwrap().saturating_sub(before);
+    assert!(grown < GROWTH_KIB, "the server grew by {grown} KiB");
 }
