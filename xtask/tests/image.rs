@@ -17,7 +17,7 @@ fn root() -> PathBuf {
 fn assembled() -> Vec<(String, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .current_dir(root())
-        .args(["image", "--debug", "--hub", "example/mesh", "--tag", "test", "pilot", "proxy_init"])
+        .args(["image", "--debug", "--hub", "example/mesh", "--tag", "test", "pilot", "proxyv2", "proxy_init"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -64,7 +64,7 @@ fn run(folder: &Path, user: &str, line: &[&str]) -> String {
 #[test]
 fn images_are_reproducible_and_their_programs_start() {
     let first = assembled();
-    assert_eq!(first.len(), 2, "{first:?}");
+    assert_eq!(first.len(), 3, "{first:?}");
     assert_eq!(assembled(), first);
     assert_eq!(first[0].0, "example/mesh/pilot:test");
     println!("{first:?}");
@@ -75,6 +75,9 @@ fn images_are_reproducible_and_their_programs_start() {
     let folder = std::env::temp_dir().join(format!("pilotage-image-{}", std::process::id()));
     let pilot = unpacked("pilot", &folder);
     serves(&pilot);
+    let proxy = unpacked("proxyv2", &folder);
+    runs_envoy(&proxy);
+    assert!(run(&proxy, "1337:1337", &["/usr/sbin/iptables", "--version"]).contains("nf_tables"));
     let init = unpacked("proxy_init", &folder);
     assert!(run(&init, "0:0", &["/usr/sbin/iptables", "--version"]).contains("nf_tables"));
     let rules = run(&init, "0:0", &["/usr/local/bin/pilot-agent", "istio-iptables", "--dry-run"]);
@@ -96,12 +99,30 @@ fn serves(folder: &Path) {
         "--httpsAddr=",
         "--ctrlz_port=0",
     ];
-    let mut child = in_chroot(folder, "1337:1337", &line)
-        .env("ENABLE_CA_SERVER", "false")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = in_chroot(folder, "1337:1337", &line);
+    command.env("ENABLE_CA_SERVER", "false");
+    until_logged(command, |line| line.contains("listening") && line.contains("grpc"));
+}
+
+/// The agent of the image starts its Envoy as the image's user, in new namespaces: with `/proc` and `/dev` as a container
+/// has them, and with all ports free.
+fn runs_envoy(folder: &Path) {
+    for mount in ["proc", "dev"] {
+        fs::create_dir_all(folder.join(mount)).unwrap();
+    }
+    let script = "mount -t proc proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && ip link set lo up && \
+                  exec chroot --userspec=1337:1337 \"$0\" /usr/local/bin/pilot-agent proxy sidecar --ip 127.0.0.1 \
+                  --id a.shop --domain shop.svc.cluster.local --discoveryAddress 127.0.0.1:15010 \
+                  --controlPlaneAuthPolicy NONE --concurrency 1 --proxyLogLevel info";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--net", "sh", "-c", script]).arg(folder).stdin(Stdio::null());
+    // There is no control plane: Envoy has read its bootstrap, opened its ports, and waits for configuration.
+    until_logged(command, |line| line.contains("starting main dispatch loop"));
+}
+
+/// Waits for a line of the log, and ends the program.
+fn until_logged(mut command: Command, is_expected: impl Fn(&str) -> bool) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let (sender, lines) = std::sync::mpsc::channel();
     let of_errors = sender.clone();
@@ -117,7 +138,7 @@ fn serves(folder: &Path) {
             Ok(line) => log.push(line),
             Err(_) => break false,
         }
-        if log.iter().any(|line| line.contains("listening") && line.contains("grpc")) {
+        if log.last().is_some_and(|line| is_expected(line)) {
             break true;
         }
     };
