@@ -13,6 +13,7 @@ pub mod handover;
 pub mod http_client;
 pub mod identity;
 pub mod iptables;
+pub mod late_certificates;
 pub mod metrics;
 pub mod plan;
 pub mod process;

@@ -1,49 +1,32 @@
 //! Certificate files that are mounted while the agent runs, such as an optional Secret that is made later.
 
 use net::watch::{FilePolling, PolledFiles};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tracing::{info, warn};
 
 use super::CertificateStore;
 use super::files::CertificateFiles;
+use crate::late_certificates::LateCertificates;
 
-/// Whether the files of a proxy that started without certificates were found. Clones share the state.
-#[derive(Clone, Debug, Default)]
-pub struct LateCertificates {
-    found: CancellationToken,
-}
-
-impl LateCertificates {
-    pub fn are_found(&self) -> bool {
-        self.found.is_cancelled()
-    }
-
-    /// Waits until they are found.
-    pub fn wait(&self) -> WaitForCancellationFutureOwned {
-        self.found.clone().cancelled_owned()
-    }
-
-    /// Waits until `find` finds files and all of them can be read. Publishes them, and again whenever they change. Returns
-    /// only when the runtime shuts down.
-    pub async fn follow(
-        self,
-        find: impl Fn() -> Option<CertificateFiles> + Send + Sync + 'static,
-        store: CertificateStore,
-        polling: FilePolling,
-    ) {
-        let mut looked = PolledFiles::new(polling, move || {
-            find().map(|files| files.read().map(|material| (files, material)).map_err(|error| format!("{error:#}")))
-        });
-        while let Some(found) = looked.changed().await {
-            match found {
-                None => {}
-                Some(Err(error)) => warn!("{error}; traffic stays plain text until the file can be read"),
-                Some(Ok((files, material))) => {
-                    info!(chain = %files.chain.display(), "certificates found");
-                    store.publish(material.clone());
-                    self.found.cancel();
-                    return files.clone().publish(store, polling).await;
-                }
+/// Waits until `find` finds files and all of them can be read. Publishes them, and again whenever they change. Returns only
+/// when the runtime shuts down.
+pub async fn follow(
+    late: LateCertificates,
+    find: impl Fn() -> Option<CertificateFiles> + Send + Sync + 'static,
+    store: CertificateStore,
+    polling: FilePolling,
+) {
+    let mut looked = PolledFiles::new(polling, move || {
+        find().map(|files| files.read().map(|material| (files, material)).map_err(|error| format!("{error:#}")))
+    });
+    while let Some(found) = looked.changed().await {
+        match found {
+            None => {}
+            Some(Err(error)) => warn!("{error}; traffic stays plain text until the file can be read"),
+            Some(Ok((files, material))) => {
+                info!(chain = %files.chain.display(), "certificates found");
+                store.publish(material.clone());
+                late.set_found();
+                return files.clone().publish(store, polling).await;
             }
         }
     }
@@ -58,7 +41,7 @@ mod tests {
 
     use super::super::CertificateStore;
     use super::super::files::CertificateFiles;
-    use super::LateCertificates;
+    use super::{LateCertificates, follow};
 
     #[tokio::test]
     async fn files_are_found_when_all_of_them_can_be_read() {
@@ -70,7 +53,7 @@ mod tests {
             let files = files.clone();
             move || files.chain.exists().then(|| files.clone())
         };
-        let watch = tokio::spawn(late.clone().follow(find, store.clone(), polling));
+        let watch = tokio::spawn(follow(late.clone(), find, store.clone(), polling));
         fs::write(&files.chain, "chain").unwrap();
         fs::write(&files.key, "key").unwrap();
         assert!(!late.are_found() && store.current().is_none());

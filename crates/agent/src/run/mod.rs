@@ -18,11 +18,11 @@ use tracing::{info, warn};
 
 use crate::args::ProxyArgs;
 use crate::bootstrap;
-use crate::certificates::CertificateStore;
 use crate::certificates::files::{CertificateFiles, fingerprint};
-use crate::certificates::late::LateCertificates;
+use crate::certificates::{CertificateStore, late};
 use crate::environment::Environment;
 use crate::file_secrets::FileSecretNames;
+use crate::late_certificates::LateCertificates;
 use crate::metrics::Metrics;
 use crate::plan::{self, Plan};
 use crate::process::back_off::BackOff;
@@ -164,11 +164,11 @@ fn certificates(plan: &Plan, metrics: &Arc<Metrics>, services: &mut ServiceTasks
         }
         services.spawn(files.clone().publish(store.clone(), plan.polling));
     }
-    let late = plan.no_certificates.then(LateCertificates::default);
-    if let Some(late) = late.clone().filter(|_| plan.reports_late_certificates()) {
-        services.spawn(late.follow(CertificateFiles::find_in_folders, store.clone(), plan.polling));
+    let missing = plan.no_certificates.then(LateCertificates::default);
+    if let Some(missing) = missing.clone().filter(|_| plan.reports_late_certificates()) {
+        services.spawn(late::follow(missing, CertificateFiles::find_in_folders, store.clone(), plan.polling));
     }
-    WorkloadCertificates { store, late }
+    WorkloadCertificates { store, late: missing }
 }
 
 /// Publishes the revocation lists that are mounted, and again when they change. Never returns.

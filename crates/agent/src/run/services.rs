@@ -15,8 +15,8 @@ use trust::bundle::RootBundle;
 
 use crate::bootstrap::Xds;
 use crate::certificates::CertificateStore;
-use crate::certificates::late::LateCertificates;
 use crate::file_secrets::FileSecretNames;
+use crate::late_certificates::LateCertificates;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::process::lifecycle::LifecycleSender;

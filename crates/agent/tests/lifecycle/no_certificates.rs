@@ -131,7 +131,7 @@ fn meshed_cart(port: u16, backend: &HttpBackend) -> String {
     )
 }
 
-/// Waits until requests to `cart.shop` are refused by the sidecar. The backend then gets no more of them.
+/// Waits until requests to `cart.shop` are refused by the sidecar. From then on none reaches the backend.
 async fn refused(port: u16, backend: &HttpBackend, case: &str) {
     wait::until(case, async || match get(port).await?.status.as_u16() {
         503 => Ok(()),
