@@ -122,3 +122,68 @@ fn check_status(headers: &HeaderMap) -> Result<()> {
         None => bail!("the CA sent no gRPC status"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use net::tls;
+    use testkit::certificates::Authority;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use trust::wire::IstioCertificateRequest;
+
+    use super::{CALL_TIMEOUT, create_certificate};
+    use crate::relay::{Upstream, UpstreamTls};
+
+    const HANDSHAKE: Duration = Duration::from_millis(500);
+
+    /// Asks a CA at this address, with its root in a folder.
+    async fn failure(listener: TcpListener, authority: &Authority, connect_timeout: Duration) -> (String, Duration) {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = folder.path().join("root-cert.pem");
+        std::fs::write(&roots, authority.root()).unwrap();
+        let tls = UpstreamTls { roots, names: vec!["127.0.0.1".to_owned()], client: None };
+        let address = listener.local_addr().unwrap().to_string();
+        let upstream = Upstream { tls: Some(tls), connect_timeout, ..Upstream::plain(&address) };
+        let begun = Instant::now();
+        let asked = create_certificate(&upstream, &IstioCertificateRequest::default(), None).await;
+        drop(listener);
+        (format!("{:#}", asked.unwrap_err()), begun.elapsed())
+    }
+
+    #[tokio::test]
+    async fn a_ca_that_never_answers_the_handshake_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // The kernel accepts the connection; nothing reads from it.
+        let (error, took) = failure(listener, &Authority::new(), HANDSHAKE).await;
+        assert!(error.contains("no TLS handshake in time"), "{error}");
+        assert!(took >= HANDSHAKE, "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn a_ca_that_accepts_a_request_and_never_answers_is_given_up() {
+        let authority = Authority::new();
+        let own = authority.workload("spiffe://cluster.local/ns/istio-system/sa/istiod");
+        let chain = tls::certificates(own.chain.as_bytes()).unwrap();
+        let key = tls::private_key(own.key.as_bytes()).unwrap();
+        let mut config = tls::server().unwrap().with_no_client_auth().with_single_cert(chain, key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let own = TcpListener::from_std(socket.try_clone().unwrap()).unwrap();
+        let silent = tokio::spawn(async move {
+            let (stream, _) = own.accept().await.unwrap();
+            let mut stream = acceptor.accept(stream).await.unwrap();
+            // Everything is read, nothing is written.
+            tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
+        });
+        let listener = TcpListener::from_std(socket).unwrap();
+        let (error, took) = failure(listener, &authority, Duration::from_secs(30)).await;
+        assert!(error.contains("no response of the CA"), "{error}");
+        assert!(took >= CALL_TIMEOUT, "{took:?}");
+        silent.await.unwrap().ok();
+    }
+}
