@@ -267,7 +267,8 @@ knobs! {
     root_check: Milliseconds = Milliseconds(3_600_000), "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL";
     /// A self-signed root is replaced when this percentage of its lifetime is left.
     root_grace: Percent = Percent(2000), "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE";
-    /// Minimum time of each step in which a self-signed root is replaced; 0 for the default lifetime of certificates.
+    /// Time of each step in which a self-signed root is replaced; 0 for as long as the issued certificates live. Certificates
+    /// that live longer than a step given here lose their trust.
     rotation_step: Milliseconds = Milliseconds(0), "PILOTAGE_ROOT_ROTATION_STEP";
     /// Lifetime of workload certificates if the request has none.
     leaf_lifetime: Milliseconds = Milliseconds::days(1), "DEFAULT_WORKLOAD_CERT_TTL";

@@ -1,5 +1,6 @@
 //! Replaces a self-signed root without a gap, in three steps: the new root is trusted, then it signs, then it is alone.
-//! Each step lasts until every workload has renewed its certificate, and with it its roots.
+//! Each step lasts until every workload has renewed its certificate, and with it its roots. So the longest lifetime of a
+//! leaf is recorded with the root before such a leaf is issued, and leaves have their usual lifetime during a rotation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,9 @@ use thiserror::Error;
 use crate::authority::{AuthorityError, AuthorityTexts, IssueError, SigningAuthority};
 use crate::key::{KeyError, KeyKind, PrivateKey, SecretText};
 use crate::lifetime;
+
+/// Added to the length of a step: replicas read the stored root once a minute, and clocks differ.
+pub const SLACK: Duration = Duration::from_secs(120);
 
 /// The current step of a rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,8 +43,12 @@ impl RotationStep {
 /// When steps are taken, and the properties of a new root.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RotationPolicy {
-    /// Minimum time of a step: the longest lifetime of a leaf.
-    pub step: Duration,
+    /// Length of a step; `None` for as long as the leaves live that were issued before it, and `SLACK`.
+    pub step: Option<Duration>,
+    /// Lifetime that leaves may have at any time: the default one.
+    pub usual_leaf: Duration,
+    /// Lifetime that leaves of a root without a record may have.
+    pub max_leaf: Duration,
     /// A rotation begins when this share of the root's lifetime is left.
     pub begin_when_left: f64,
     pub root_lifetime: Duration,
@@ -58,6 +66,9 @@ pub struct RootState {
     step: RotationStep,
     /// Start of the step, in seconds since 1970.
     since: i64,
+    /// Longest lifetime in seconds of leaves that were issued before the step; of all leaves while there is one root.
+    /// `None` if it was not recorded.
+    longest_leaf: Option<i64>,
 }
 
 /// A RootState as texts, for storing it.
@@ -69,6 +80,7 @@ pub struct StoredRoots {
     pub next: Option<(String, SecretText)>,
     pub step: RotationStep,
     pub since: i64,
+    pub longest_leaf: Option<i64>,
 }
 
 /// Why a step cannot be taken.
@@ -86,7 +98,8 @@ impl RootState {
     /// A new root.
     pub fn new(policy: &RotationPolicy, now: i64, serial: &[u8; 16]) -> Result<RootState, RotationError> {
         let signer = Arc::new(new_root(policy, now, serial)?);
-        Ok(RootState { signer, next: None, step: RotationStep::Alone, since: now })
+        let longest_leaf = Some(seconds(policy.usual_leaf));
+        Ok(RootState { signer, next: None, step: RotationStep::Alone, since: now, longest_leaf })
     }
 
     /// Reads a stored state. Its root may have expired: the next steps then follow at once.
@@ -106,7 +119,7 @@ impl RootState {
             (step, _) => step,
         };
         let next = next.filter(|_| step == RotationStep::Announced);
-        Ok(RootState { signer, next, step, since: stored.since })
+        Ok(RootState { signer, next, step, since: stored.since, longest_leaf: stored.longest_leaf })
     }
 
     pub fn to_stored(&self) -> Result<StoredRoots, KeyError> {
@@ -122,6 +135,7 @@ impl RootState {
             next,
             step: self.step,
             since: self.since,
+            longest_leaf: self.longest_leaf,
         })
     }
 
@@ -138,10 +152,36 @@ impl RootState {
         self.since
     }
 
+    /// Longest lifetime of leaves in seconds that may be issued now. A longer one needs a record: `with_longest_leaf`.
+    pub fn leaf_limit(&self, policy: &RotationPolicy) -> i64 {
+        let usual = seconds(policy.usual_leaf);
+        match self.step {
+            RotationStep::Alone => self.recorded(policy).max(usual),
+            RotationStep::Announced | RotationStep::Signing => usual,
+        }
+    }
+
+    /// Records that leaves of this lifetime will be issued. `None` if nothing changes: they may be issued already, or they
+    /// may not, because a rotation is under way.
+    pub fn with_longest_leaf(&self, policy: &RotationPolicy, lifetime: i64) -> Option<RootState> {
+        let is_new = self.step == RotationStep::Alone && lifetime > self.leaf_limit(policy);
+        is_new.then(|| RootState { longest_leaf: Some(lifetime), ..self.clone() })
+    }
+
+    fn recorded(&self, policy: &RotationPolicy) -> i64 {
+        self.longest_leaf.unwrap_or_else(|| seconds(policy.max_leaf))
+    }
+
+    /// The earliest end of the current step, in seconds since 1970; `None` if there is no rotation.
+    pub fn step_end(&self, policy: &RotationPolicy) -> Option<i64> {
+        let longest = || self.recorded(policy).max(seconds(policy.usual_leaf)).saturating_add(seconds(SLACK));
+        let length = policy.step.map_or_else(longest, seconds);
+        (self.step != RotationStep::Alone).then(|| self.since.saturating_add(length))
+    }
+
     /// The step that is due. `requested` begins a rotation before the root is old.
     pub fn due(&self, policy: &RotationPolicy, now: i64, requested: bool) -> Option<RotationStep> {
-        let step = i64::try_from(policy.step.as_secs()).unwrap_or(i64::MAX);
-        let is_over = now.saturating_sub(self.since) >= step;
+        let is_over = self.step_end(policy).is_some_and(|end| now >= end);
         let root = self.signer.certificate();
         match self.step {
             RotationStep::Alone => {
@@ -170,7 +210,12 @@ impl RootState {
                 (Arc::new(self.signer.with_roots(alone)?), None, RotationStep::Alone)
             }
         };
-        Ok(RootState { signer, next, step, since: now })
+        // When a root is announced, older leaves live on. In later steps they have ended, and newer ones are not longer.
+        let longest_leaf = match step {
+            RotationStep::Announced => self.longest_leaf,
+            RotationStep::Signing | RotationStep::Alone => Some(seconds(policy.usual_leaf)),
+        };
+        Ok(RootState { signer, next, step, since: now, longest_leaf })
     }
 
     /// The highest lifetime warning that is due for the signing root, in percent.
@@ -178,6 +223,10 @@ impl RootState {
         let root = self.signer.certificate();
         lifetime::warning(root.not_before, root.not_after, now)
     }
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn new_root(policy: &RotationPolicy, now: i64, serial: &[u8; 16]) -> Result<SigningAuthority, RotationError> {

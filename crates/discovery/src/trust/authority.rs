@@ -9,7 +9,7 @@ use std::time::Duration;
 use net::watch::{FilePolling, PolledFiles};
 use sources::kubernetes::trust_objects::WriteResult;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 use trust::key::random_serial;
 use trust::rotation::{RootState, RotationPolicy};
 
@@ -71,7 +71,16 @@ fn publish(files: &CaFiles, folder: &Path, trust: &Trust) -> Result<(), CaFolder
     let authority = Arc::new(files.authority(folder, current, now)?);
     let revoked = files.revocations(folder, &authority)?;
     let place = folder.display().to_string();
-    trust.publish(TrustState { authority, revoked, place, is_plugged_in: true, step: Default::default(), since: now });
+    trust.publish(TrustState {
+        authority,
+        revoked,
+        place,
+        is_plugged_in: true,
+        step: Default::default(),
+        since: now,
+        step_end: None,
+        leaf_limit: None,
+    });
     Ok(())
 }
 
@@ -129,7 +138,7 @@ impl SelfSigned {
     }
 
     fn pause(&self) -> Duration {
-        let step = self.policy.step.max(Duration::from_secs(1));
+        let step = self.policy.step.map_or(MAX_LOOK, |step| step.max(Duration::from_secs(1)));
         MAX_LOOK.min(step).min(if self.check.is_zero() { MAX_LOOK } else { self.check })
     }
 
@@ -149,6 +158,7 @@ impl SelfSigned {
                 (state, version)
             }
         };
+        (state, version) = self.record(state, version, trust).await?;
         let mut requested = trust.rotation_requested.swap(false, Ordering::Relaxed);
         while let Some(step) = self.due(&state, requested) {
             requested = false;
@@ -163,8 +173,38 @@ impl SelfSigned {
             is_plugged_in: false,
             step: state.step(),
             since: state.since(),
+            step_end: state.step_end(&self.policy),
+            leaf_limit: Some(state.leaf_limit(&self.policy)),
         });
         Ok(())
+    }
+
+    /// Records the longest lifetime that was requested, so that certificates may have it. Without the record they are
+    /// shorter, and all else goes on.
+    async fn record(
+        &mut self,
+        state: RootState,
+        version: String,
+        trust: &Trust,
+    ) -> Result<(RootState, String), SelfSignedError> {
+        let longest = trust.longest_leaf.load(Ordering::Relaxed);
+        let (state, version) = match state.with_longest_leaf(&self.policy, longest) {
+            None => (state, version),
+            Some(recorded) => match self.save(&recorded, &version).await {
+                Ok(version) => {
+                    info!(seconds = longest, "recorded the longest lifetime of certificates with the root");
+                    (recorded, version)
+                }
+                Err(conflict @ SelfSignedError::Conflict(_)) => return Err(conflict),
+                Err(error) => {
+                    warn!(%error, "could not record a longer lifetime of certificates; issuing shorter ones");
+                    return Ok((state, version));
+                }
+            },
+        };
+        // A longer one may have been requested meanwhile.
+        let _ = trust.longest_leaf.compare_exchange(longest, 0, Ordering::Relaxed, Ordering::Relaxed);
+        Ok((state, version))
     }
 
     fn due(&self, state: &RootState, requested: bool) -> Option<trust::rotation::RotationStep> {

@@ -76,6 +76,8 @@ mod tests {
             is_plugged_in: false,
             step: Default::default(),
             since: 0,
+            step_end: None,
+            leaf_limit: None,
         });
         (trust, batches)
     }

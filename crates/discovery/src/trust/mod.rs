@@ -17,8 +17,8 @@ mod start;
 mod trust_bundle;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Notify, watch};
 use trust::authority::SigningAuthority;
@@ -46,6 +46,21 @@ pub(crate) struct TrustState {
     /// Step of a rotation of a self-signed root, and its start in seconds since 1970.
     pub(crate) step: RotationStep,
     pub(crate) since: i64,
+    /// The earliest end of the step, in seconds since 1970.
+    pub(crate) step_end: Option<i64>,
+    /// Longest lifetime of leaves in seconds that may be issued: see `trust::rotation`. `None` for any lifetime.
+    pub(crate) leaf_limit: Option<i64>,
+}
+
+/// Longest lifetimes of leaves are recorded in whole days: a record is a write of the stored root.
+const RECORDED: i64 = 24 * 3600;
+/// A caller who requests a longer lifetime than any before waits this long for the record.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl TrustState {
+    fn may_issue(&self, lifetime: i64) -> bool {
+        self.leaf_limit.is_none_or(|limit| lifetime <= limit)
+    }
 }
 
 /// The CA, shared by all that use it.
@@ -59,6 +74,8 @@ pub(crate) struct Trust {
     /// Roots of the cluster's signers, if they issue the certificates of workloads.
     signer_roots: watch::Sender<RootBundle>,
     rotation_requested: AtomicBool,
+    /// The longest lifetime of leaves in seconds that must be recorded before they are issued; 0 for none.
+    longest_leaf: AtomicI64,
     wake: Notify,
     pub(crate) metrics: TrustMetrics,
     pub(crate) problems: TrustProblems,
@@ -72,6 +89,7 @@ impl Trust {
             issues_own: AtomicBool::new(false),
             signer_roots: watch::Sender::new(RootBundle::default()),
             rotation_requested: AtomicBool::new(false),
+            longest_leaf: AtomicI64::new(0),
             wake: Notify::new(),
             metrics: TrustMetrics::default(),
             problems,
@@ -106,6 +124,7 @@ impl Trust {
                     && current.authority.chain() == state.authority.chain()
                     && current.revoked == state.revoked
                     && current.step == state.step
+                    && current.leaf_limit == state.leaf_limit
             });
             if !is_same {
                 tracing::info!(
@@ -118,6 +137,27 @@ impl Trust {
             }
             !is_same
         });
+    }
+
+    /// The CA, and the lifetime of a leaf for which `lifetime` seconds are requested. A longer one than any before is issued
+    /// after it was recorded with the root. During a rotation, and if there is no record in time, it is shortened.
+    pub(crate) async fn for_lifetime(&self, lifetime: i64) -> Option<(Arc<TrustState>, i64)> {
+        let mut states = self.subscribe();
+        let state = states.borrow_and_update().clone()?;
+        let is_final = |state: &TrustState| state.may_issue(lifetime) || state.step != RotationStep::Alone;
+        if !is_final(&state) {
+            let days = lifetime.saturating_add(RECORDED - 1) / RECORDED;
+            let recorded = days.saturating_mul(RECORDED);
+            // Only the first caller wakes the task that writes the record.
+            if self.longest_leaf.fetch_max(recorded, Ordering::Relaxed) < recorded {
+                self.wake.notify_one();
+            }
+            let is_recorded = states.wait_for(|state| state.as_ref().is_some_and(|state| is_final(state)));
+            let _ = tokio::time::timeout(RECORD_TIMEOUT, is_recorded).await;
+        }
+        let state = self.now()?;
+        let limit = state.leaf_limit.unwrap_or(lifetime);
+        Some((state, lifetime.min(limit)))
     }
 
     /// Begins to replace a self-signed root. Returns false for a plugged-in CA, which its owner replaces.

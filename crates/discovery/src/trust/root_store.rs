@@ -32,6 +32,8 @@ const NEXT_CERTIFICATE: &str = "pilotage-next-cert.pem";
 const NEXT_KEY: &str = "pilotage-next-key.pem";
 /// The step of a rotation and its start in seconds since 1970.
 const ROTATION: &str = "pilotage-rotation";
+/// The longest lifetime of leaves that were issued, in seconds.
+const LONGEST_LEAF: &str = "pilotage-longest-leaf";
 
 /// Why the root cannot be read or written.
 #[derive(Debug, Error)]
@@ -132,6 +134,7 @@ fn encode(roots: &StoredRoots) -> Entries {
     if roots.step != RotationStep::Alone {
         entries.extend([entry(ROTATION, &format!("{} {}", roots.step.name(), roots.since))]);
     }
+    entries.extend(roots.longest_leaf.map(|seconds| entry(LONGEST_LEAF, &seconds.to_string())));
     entries
 }
 
@@ -152,6 +155,7 @@ fn decode(entries: &Entries, place: &str) -> Result<StoredRoots, RootStoreError>
         next: text(NEXT_CERTIFICATE).zip(text(NEXT_KEY).map(SecretText::new)),
         step: RotationStep::parse(step).unwrap_or_default(),
         since: since.trim().parse().unwrap_or_default(),
+        longest_leaf: text(LONGEST_LEAF).and_then(|text| text.trim().parse().ok()),
         certificate,
     })
 }
@@ -219,7 +223,9 @@ mod tests {
 
     fn policy() -> RotationPolicy {
         RotationPolicy {
-            step: Duration::from_secs(60),
+            step: None,
+            usual_leaf: Duration::from_secs(60),
+            max_leaf: Duration::from_secs(600),
             begin_when_left: 0.2,
             root_lifetime: Duration::from_secs(3600),
             key: KeyKind::P256,
@@ -253,6 +259,10 @@ mod tests {
             let stored = store.load().await.unwrap().unwrap();
             let read = RootState::from_stored(&stored.roots).unwrap();
             assert_eq!((read.step(), read.signer().roots()), (step, state.signer().roots()));
+            assert_eq!(
+                (read.leaf_limit(&policy()), read.step_end(&policy())),
+                (state.leaf_limit(&policy()), state.step_end(&policy()))
+            );
             version = stored.version;
             state = state.advance(&policy(), 200, &[2; 16]).unwrap();
         }

@@ -108,7 +108,7 @@ impl ServiceInner {
         let request = self.checked(&caller, &message)?;
         match &self.signer {
             Some(signer) => self.pass_on(signer, &caller, &message, &request).await,
-            None => self.sign(&caller, &message, &request),
+            None => self.sign(&caller, &message, &request).await,
         }
     }
 
@@ -172,7 +172,7 @@ impl ServiceInner {
         Ok(IstioCertificateResponse { cert_chain })
     }
 
-    fn sign(
+    async fn sign(
         &self,
         caller: &Caller,
         message: &IstioCertificateRequest,
@@ -180,13 +180,17 @@ impl ServiceInner {
     ) -> Result<IstioCertificateResponse, Status> {
         let metrics = &self.trust.metrics;
         let first = caller.identities.first().map(ToString::to_string).unwrap_or_default();
-        let Some(state) = self.trust.now() else {
+        let lifetimes = self.lifetimes;
+        // A lifetime that is refused is refused below.
+        let requested = lifetimes.requested(message.validity_duration);
+        let usable = self.trust.for_lifetime(requested.as_ref().copied().unwrap_or_default()).await;
+        let Some((state, lifetime)) = usable else {
             metrics.not_signed("CA_NOT_READY");
             return Err(Status::internal("CSR signing error (the certificate authority is not ready)"));
         };
+        let requested = if requested.is_ok() { lifetime } else { message.validity_duration };
         let names: Vec<SubjectName> = caller.identities.iter().map(SubjectName::from).collect();
         let serial = random_serial().map_err(|error| Status::internal(error.to_string()))?;
-        let (requested, lifetimes) = (message.validity_duration, self.lifetimes);
         let issued = state.authority.issue(request, &names, requested, lifetimes, unix_now(), serial);
         let issued = issued.map_err(|error| {
             let (label, status): (_, fn(String) -> Status) = match error {

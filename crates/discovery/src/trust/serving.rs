@@ -143,6 +143,8 @@ mod tests {
             is_plugged_in: false,
             step: Default::default(),
             since: 0,
+            step_end: None,
+            leaf_limit: None,
         });
         let certificate = ServerCertificate {
             names: server_names("istio-system", "default", std::iter::empty()),

@@ -143,9 +143,11 @@ fn start_authority(options: &TrustStart<'_>, trust: &Arc<Trust>, stop: &Cancella
         bits => KeyKind::rsa(bits)
             .with_context(|| format!("could not use CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE={bits}: not 2048 to 4096"))?,
     };
-    let step = if knobs.rotation_step.0 == 0 { knobs.leaf_lifetime } else { knobs.rotation_step };
+    let lifetimes = leaf_lifetimes(knobs);
     let policy = RotationPolicy {
-        step: step.duration(),
+        step: (knobs.rotation_step.0 != 0).then(|| knobs.rotation_step.duration()),
+        usual_leaf: lifetimes.default,
+        max_leaf: lifetimes.max,
         begin_when_left: knobs.root_grace.value() / 100.0,
         root_lifetime: knobs.root_lifetime.duration(),
         key,

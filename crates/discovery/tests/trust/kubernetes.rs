@@ -168,6 +168,48 @@ async fn a_cluster_has_one_root_and_workloads_get_certificates_by_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_replicas_replace_a_root_in_a_secret_once() {
+    const TEN_DAYS: i64 = 864_000;
+    let Some((api, account)) = cluster().await else { return };
+    let step = [("PILOTAGE_ROOT_ROTATION_STEP", "4s")];
+    let ((first, one), (second, other)) =
+        tokio::join!(replica_with(&account, "one", &step, &[]), replica_with(&account, "two", &step, &[]));
+    let (old, good) = (roots(&api).await, token(&api, "keeper", Some("istio-ca")).await);
+    // The second replica records a long lifetime in the Secret before it issues the certificate.
+    let client = CaClient::new(other, &old, None, Some(&good));
+    let (_, long) = wait::until_within(Duration::from_secs(60), "a certificate", async || {
+        client.certificate(KEEPER, TEN_DAYS).await.map_err(|refusal| format!("{refusal:?}"))
+    })
+    .await;
+    let leaf = &Certificate::all_from_pem(&long[0]).unwrap()[0];
+    assert!(leaf.not_after - leaf.not_before > TEN_DAYS, "{} to {}", leaf.not_before, leaf.not_after);
+    let recorded = api.get(SECRET).await.unwrap()["data"]["pilotage-longest-leaf"].clone();
+    assert_eq!(recorded, BASE64_STANDARD.encode(TEN_DAYS.to_string()));
+
+    let request = http::Request::post("/debug/trustz?rotate=true").header("host", "localhost").body(String::new());
+    let reply = client::send(first.monitoring(), request.unwrap()).await.unwrap();
+    assert_eq!(reply.json()["rotationRequested"], true);
+    let before = &Certificate::all_from_pem(&old).unwrap()[0].serial;
+    for server in [&first, &second] {
+        wait::until_within(Duration::from_secs(60), "a new root alone", async || {
+            let page = client::get(server.monitoring(), "discovery", "/debug/trustz").await?.json();
+            let authority = &page["authority"];
+            let is_new = authority["signing"]["serial"] != before.as_str();
+            if is_new && authority["rotationStep"] == "alone" { Ok(()) } else { Err(page.to_string()) }
+        })
+        .await;
+    }
+    let steps = [&first, &second].map(|server| server.output().matches("root rotation advanced").count());
+    assert_eq!(steps.iter().sum::<usize>(), 3, "each step is taken once: {steps:?}");
+    let new = roots(&api).await;
+    assert_ne!(new, old);
+    for address in [one, other] {
+        let (_, reply) = CaClient::new(address, &new, None, Some(&good)).certificate(KEEPER, 0).await.unwrap();
+        assert_eq!(reply[1], new);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_a_remote_cluster_are_reviewed_there() {
     let Some((api, account)) = cluster().await else { return };
     let east = ApiServer::start().await;

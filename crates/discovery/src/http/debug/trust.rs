@@ -15,6 +15,8 @@ pub(super) fn trustz(pages: &Pages, query: &PageQuery) -> PageResponse {
             "selfSigned": !state.is_plugged_in,
             "rotationStep": state.step.name(),
             "since": seconds(state.since),
+            "stepEnd": state.step_end.map(seconds),
+            "longestLifetime": state.leaf_limit,
             "signing": shown(state.authority.certificate()),
             "revocationLists": state.revoked.as_ref().map_or(0, |revoked| revoked.lists().len()),
             "roots": state.authority.roots().roots().iter().map(shown).collect::<Vec<_>>(),
