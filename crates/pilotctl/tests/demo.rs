@@ -156,6 +156,32 @@ fn detached_demo_runs_until_it_is_stopped() {
     }
 }
 
+#[test]
+fn services_behind_the_front_refuse_plain_text() {
+    let Some(sandbox) = shop() else { return };
+    let output = run(
+        &sandbox,
+        r#"
+        pilotctl demo --detach
+        # The front accepts plain text, and calls the others over mutual TLS.
+        curl -sf http://127.0.80.1:18080/
+        for number in 2 3 4 5; do
+            code=0
+            curl -s --max-time 60 -o "answer-$number" "http://127.0.80.$number:18080/" || code=$?
+            echo "plain text to $number: curl ended with $code, $(cat "answer-$number" 2>/dev/null | wc -c) bytes"
+        done
+        pilotctl demo stop
+        "#,
+    )
+    .good();
+    assert!(output.contains("catalog v1 for spiffe://shop.example/ns/shop/sa/front"), "{output}");
+    for number in 2..=5 {
+        // The connection is accepted and then closed: 52 is an empty response, 56 a reset.
+        let refused = [52, 56].map(|code| format!("plain text to {number}: curl ended with {code}, 0 bytes"));
+        assert!(refused.iter().any(|line| output.contains(line)), "{number}: {output}");
+    }
+}
+
 /// Runs a demo that must fail, and checks its last words.
 fn fails(sandbox: &Sandbox, script: &str, expected: &[&str]) {
     let run = run(sandbox, &format!("{script}\necho \"$(processes) processes\""));
