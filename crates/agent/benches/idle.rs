@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use serde_json::json;
+use testkit::backend::HttpBackend;
+use testkit::certificates::Authority;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::process::Process;
 use testkit::{client, ports, programs, servers, wait};
@@ -16,6 +18,10 @@ use trust::token;
 const STARTS: usize = 5;
 /// Long enough for memory used at start to be released.
 const REST: Duration = Duration::from_secs(3);
+
+/// The group that the workload registers with.
+const GROUP: &str = "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: front, namespace: shop}\n\
+                     spec: {metadata: {labels: {app: front}}, template: {serviceAccount: front}}\n";
 
 #[tokio::main]
 async fn main() {
@@ -68,8 +74,8 @@ fn plain(discovery: SocketAddr) -> AgentStart {
     AgentStart { folder, line, env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(), status }
 }
 
-/// The same agent with certificates of the CA over TLS, renewed every few seconds, the trust bundle, DNS, merged metrics, and
-/// metrics of requests.
+/// The same agent with certificates of the CA over TLS, renewed every few seconds, the trust bundle, DNS, merged metrics,
+/// metrics of requests, and a registered workload with a probe.
 async fn with_everything(binary: &Path) {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let issuer = PrivateKey::generate(KeyKind::P256).expect("a key");
@@ -84,13 +90,18 @@ async fn with_everything(binary: &Path) {
             ("ROOT_CA_DIR", "/nonexistent".to_owned()),
             ("JWT_RULE", rule.to_string()),
             ("ISTIOD_CUSTOM_HOST", "127.0.0.1".to_owned()),
+            ("ISTIO_MULTIROOT_MESH", "true".to_owned()),
         ]
         .map(variable)
         .to_vec(),
+        // A further root, so that the trust bundle is more than the roots that come with the certificates.
+        mesh: json!({"caCertificates": [{"pem": Authority::new().root()}]}).to_string(),
+        files: vec![("group.yaml".to_owned(), GROUP.to_owned())],
         args: vec![format!("--secureGRPCAddr={secure}"), format!("--caDir={}", folder.join("ca").display())],
         ..DiscoveryOptions::default()
     };
-    let _discovery = DiscoveryProcess::start(&binary.to_string_lossy(), options).await;
+    let discovery = DiscoveryProcess::start(&binary.to_string_lossy(), options).await;
+    let backend = HttpBackend::start("application").await;
     let root = folder.join("ca/root-cert.pem");
     let root = wait::until("the root", async || fs::read_to_string(&root).map_err(|error| error.to_string())).await;
     let expires = std::time::SystemTime::now() + Duration::from_secs(3600);
@@ -105,10 +116,16 @@ async fn with_everything(binary: &Path) {
         fs::write(path, text).expect("a file");
     }
     agent.line = agent.line.replace(" --controlPlaneAuthPolicy NONE", " --requestMetrics");
-    let metadata = "terminationDrainDuration: 0s\nproxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}";
+    let config = format!(
+        "terminationDrainDuration: 0s\nproxyMetadata: {{ISTIO_META_DNS_CAPTURE: 'true'}}\n\
+         readinessProbe: {{periodSeconds: 1, httpGet: {{host: 127.0.0.1, port: {}, path: /}}}}",
+        backend.port()
+    );
     agent.env.extend(
         [
-            ("PROXY_CONFIG", metadata),
+            ("PROXY_CONFIG", config.as_str()),
+            ("PROXY_CONFIG_XDS_AGENT", "true"),
+            ("ISTIO_META_AUTO_REGISTER_GROUP", "front"),
             ("DNS_PROXY_ADDR", &format!("127.0.0.1:{}", ports::free())),
             ("POD_NAMESPACE", "shop"),
             ("SERVICE_ACCOUNT", "front"),
@@ -119,14 +136,30 @@ async fn with_everything(binary: &Path) {
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
-    let certificate = agent.folder.join("certs/cert-chain.pem");
+    let (certificate, roots) = (agent.folder.join("certs/cert-chain.pem"), agent.folder.join("certs/root-cert.pem"));
     let (mut process, _) = started(agent).await;
+    wait::until("all parts of the agent", async || all_parts_work(&discovery, &backend, &roots).await).await;
     assert!(certificate.exists(), "it has a certificate of the CA");
     let first = fs::read_to_string(&certificate).expect("a certificate");
     tokio::time::sleep(REST * 5).await;
     assert_ne!(fs::read_to_string(&certificate).expect("a certificate"), first, "it was renewed");
-    println!("idle agent with the CA, the trust bundle, DNS and metrics of requests: {}", memory(&process));
+    println!(
+        "idle agent with the CA, the trust bundle, DNS, metrics of requests, registration and a probe: {}",
+        memory(&process)
+    );
     process.terminate().await;
+}
+
+/// Whether the trust bundle has arrived, and the workload is registered and probed.
+async fn all_parts_work(discovery: &DiscoveryProcess, backend: &HttpBackend, roots: &Path) -> Result<(), String> {
+    let roots = fs::read_to_string(roots).map_err(|error| error.to_string())?;
+    let count = roots.matches("BEGIN CERTIFICATE").count();
+    let page = client::get(discovery.monitoring(), "discovery", "/debug/configz").await?.body;
+    let is_registered = page.contains("\"WorkloadEntry\"");
+    match count == 2 && is_registered && backend.requests() > 0 {
+        true => Ok(()),
+        false => Err(format!("{count} roots, {} probes, objects {page}", backend.requests())),
+    }
 }
 
 /// Starts an agent and measures the time until Envoy is ready.
