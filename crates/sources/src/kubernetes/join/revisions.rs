@@ -62,7 +62,7 @@ impl RevisionTags {
         self.tags.keys().filter(|(of, _)| of == collection).map(|(_, name)| name.clone()).collect()
     }
 
-    /// Whether a revision owns objects with this label; an empty one stands for no label.
+    /// Whether a revision owns objects with this label; an empty one means no label.
     fn owns(&self, revision: &str, label: &str) -> bool {
         let refers_to_it =
             |name: &str| *name == *revision || self.tags.values().any(|t| *t.tag == *name && *t.revision == *revision);
