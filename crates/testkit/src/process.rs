@@ -102,14 +102,19 @@ impl Process {
 
     /// CPU time of all threads so far, user and system.
     pub fn cpu(&self) -> Option<Duration> {
-        /// Ticks a second in `/proc`, on every Linux architecture.
-        const TICKS: u64 = 100;
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
-        // The program name, in parentheses, may contain spaces.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
+        cpu_of(self.id())
     }
+}
+
+/// CPU time of all threads of a process so far, user and system; `None` if it has ended.
+pub fn cpu_of(id: u32) -> Option<Duration> {
+    /// Ticks a second in `/proc`, on every Linux architecture.
+    const TICKS: u64 = 100;
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The program name, in parentheses, may contain spaces.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
 }
 
 impl Drop for Process {

@@ -11,6 +11,7 @@ use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpMaxSeg;
+use testkit::process::cpu_of;
 use testkit::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
@@ -21,10 +22,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// Timeout of the dead server: longer than the test, so that queries to it never complete.
 const DEAD: Duration = Duration::from_secs(60);
 
+/// CPU time of this process for a flood. The server runs in it, next to the flooding clients and other tests.
+const MOST_CPU: Duration = Duration::from_secs(60);
+
 /// Maximum wait of a well-behaved client. Responses take less than a millisecond on an idle machine.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
 struct Fixture {
+    cpu: Duration,
     address: SocketAddr,
     metrics: Arc<Metrics>,
     _names: watch::Sender<Option<Arc<NameTable>>>,
@@ -49,13 +54,25 @@ async fn start(addresses: usize) -> Fixture {
     let dns = DnsServer::bind(options, latest, Arc::clone(&metrics)).await.unwrap();
     let (address, stop) = (dns.address().unwrap(), CancellationToken::new());
     tokio::spawn(dns.serve(stop.clone()));
-    let fixture = Fixture { address, metrics, _names: names, _server: server, _stop: stop.drop_guard() };
+    let fixture = Fixture { cpu: cpu(), address, metrics, _names: names, _server: server, _stop: stop.drop_guard() };
     wait::until("the name table", async || match over_udp(address).await {
         Some(answer) if answer.metadata.response_code == ResponseCode::NoError => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
     fixture
+}
+
+fn cpu() -> Duration {
+    cpu_of(std::process::id()).unwrap()
+}
+
+impl Fixture {
+    fn assert_cheap(&self, attack: &str) {
+        let spent = cpu() - self.cpu;
+        eprintln!("{attack}: {spent:?} of CPU");
+        assert!(spent < MOST_CPU, "{attack}: {spent:?} of CPU");
+    }
 }
 
 fn query(name: &str) -> Vec<u8> {
@@ -115,6 +132,7 @@ async fn hole_10_queries_to_a_dead_server_do_not_starve_mesh_names() {
     let length = timeout(wait::PATIENCE, attacker.recv(&mut buffer)).await.expect("a refusal").unwrap();
     assert_eq!(Message::from_vec(&buffer[..length]).unwrap().metadata.response_code, ResponseCode::ServFail);
     assert!(refused > 0 && forwarded < sent);
+    fixture.assert_cheap("queries to a dead server");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,4 +158,5 @@ async fn hole_10_clients_that_do_not_read_do_not_stop_dns_over_tcp() {
     let answer = timeout(MAX_WAIT, over_tcp(fixture.address)).await;
     eprintln!("{} connections that do not read; a well-behaved one took {:?}", attackers.len(), start_time.elapsed());
     assert_eq!(answer.expect("an answer in time").expect("an answer"), 1000);
+    fixture.assert_cheap("clients that do not read");
 }

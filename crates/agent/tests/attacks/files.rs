@@ -15,6 +15,9 @@ use crate::fixture::Agent;
 /// Maximum memory growth from reading all of them, in a debug build.
 const LEFT_BEHIND_KIB: u64 = 24 * 1024;
 
+/// CPU time of a debug build for refusing all of them. Reading one of them to its end would take minutes, or never end.
+const MOST_CPU: Duration = Duration::from_secs(20);
+
 /// Maximum probe time. Kubernetes' default timeout is 1 s; a busy machine needs more.
 const PROBE: Duration = Duration::from_secs(5);
 
@@ -63,7 +66,7 @@ async fn hole_10_a_path_in_configuration_cannot_harm_the_agent() {
     let names: Vec<String> = bad.iter().chain([&good, &key]).map(|path| root(path)).collect();
     let agent = Agent::start(folder, &names).await;
     agent.configure().await;
-    let before = agent.process.memory_kib().unwrap();
+    let (before, cpu) = (agent.process.memory_kib().unwrap(), agent.process.cpu().unwrap());
     let stop = CancellationToken::new();
     let probe = agent.probe(stop.clone());
 
@@ -85,7 +88,9 @@ async fn hole_10_a_path_in_configuration_cannot_harm_the_agent() {
     stop.cancel();
     let longest = probe.await.unwrap();
     let after = agent.process.memory_kib().unwrap();
-    eprintln!("RSS {before} KiB before, {after} KiB after; longest probe {longest:?}");
+    let spent = agent.process.cpu().unwrap() - cpu;
+    eprintln!("RSS {before} KiB before, {after} KiB after; longest probe {longest:?}; {spent:?} of CPU");
+    assert!(spent < MOST_CPU, "{spent:?} of CPU");
     assert!(after < before + LEFT_BEHIND_KIB, "{before} KiB before, {after} KiB after");
     assert!(longest < PROBE, "a probe waited {longest:?}");
 }

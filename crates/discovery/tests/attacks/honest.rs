@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use serde_json::Value;
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
-use testkit::process::signal;
+use testkit::process::{cpu_of, signal};
 use testkit::{client, wait};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -83,6 +84,9 @@ const PROMPT: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(2);
 /// On a busy machine: how much longer than at the control server, both for the median and for the longest wait.
 const SLOWER: u32 = 10;
+/// CPU time that an attack may cost a debug build, beyond that of the control server, unless the attack names its own
+/// limit. The figures are of CPU time, so they do not depend on other work of the machine.
+const MOST_CPU: Duration = Duration::from_secs(40);
 /// The pause between two visits.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Honest clients have an address of their own: limits per address affect attackers alone.
@@ -92,11 +96,15 @@ const OWN_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 77));
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// An honest client that connects again and again, in turn to the attacked server and to a control server that is not
-/// attacked. Other work of the machine delays both.
+/// attacked. Other work of the machine delays both. Measures the CPU time of both too.
 pub(crate) struct Honest {
     stop: CancellationToken,
     task: JoinHandle<[Waits; 2]>,
+    /// Visits to each server so far.
+    visits: Arc<AtomicUsize>,
     control: DiscoveryProcess,
+    /// Processes of both, with their CPU time so far.
+    processes: [(u32, Duration); 2],
 }
 
 /// How long a client waited, in order of its visits.
@@ -106,40 +114,63 @@ impl Honest {
     pub(crate) async fn start(attacked: &DiscoveryProcess) -> Honest {
         let control = server(&[], &[]).await;
         let addresses = [attacked, &control].map(|server| format!("http://{}", server.grpc()));
+        let processes = [attacked, &control].map(|server| (server.id(), cpu_of(server.id()).unwrap_or_default()));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
+        let visits = Arc::<AtomicUsize>::default();
+        let counted = visits.clone();
         let task = tokio::spawn(async move {
             let mut waits = [Waits::new(), Waits::new()];
             while !stopped.is_cancelled() {
                 for (waits, address) in waits.iter_mut().zip(&addresses) {
                     waits.push(visit(address).await);
                 }
+                counted.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(PAUSE).await;
             }
             waits
         });
-        Honest { stop, task, control }
+        Honest { stop, task, visits, control, processes }
+    }
+
+    /// How often the client has visited each server.
+    pub(crate) fn visits(&self) -> usize {
+        self.visits.load(Ordering::Relaxed)
     }
 
     /// Stops the client and checks that it was answered in time: within 100 ms, or on a busy machine not much later than by
-    /// the control server.
+    /// the control server; and that the attack cost at most [`MOST_CPU`].
     pub(crate) async fn assert_served(self, attack: &str) {
-        match self.served().await {
+        self.assert_served_within(attack, MOST_CPU).await;
+    }
+
+    /// The same for an attack that may cost this much CPU time.
+    pub(crate) async fn assert_served_within(self, attack: &str, most: Duration) {
+        match self.served(most).await {
             Ok(figures) => eprintln!("held: {attack}: {figures}; {} so far", HELD.fetch_add(1, Ordering::Relaxed) + 1),
-            Err(late) => panic!("not held: {attack}: {late}"),
+            Err(figures) => panic!("not held: {attack}: {figures}"),
         }
     }
 
-    /// Stops the client; its figures, as an error if it was not served in time.
-    async fn served(self) -> Result<String, String> {
+    /// CPU time that the attacked server used since the start beyond that of the control server.
+    fn cost(&self) -> Duration {
+        let used = |(id, before): (u32, Duration)| cpu_of(id).expect("a running server").saturating_sub(before);
+        let [attacked, control] = self.processes.map(used);
+        attacked.saturating_sub(control)
+    }
+
+    /// Stops the client; the figures, as an error if it was not served in time or the attack cost more CPU time.
+    async fn served(self, most_cpu: Duration) -> Result<String, String> {
+        let cost = self.cost();
         self.stop.cancel();
         let waits = self.task.await.expect("an honest client that was always answered");
         drop(self.control);
         let [attacked, control] = waits.map(|waits| Figures::of(&waits));
-        let figures = format!("honest client {attacked}; control {control}");
+        let figures = format!("honest client {attacked}; control {control}; {cost:.1?} of CPU, at most {most_cpu:?}");
         let is_prompt = attacked.median < PROMPT.max(control.median * SLOWER);
         let is_steady = attacked.longest < LONGEST.max(control.longest * SLOWER);
-        if attacked.visits > 0 && is_prompt && is_steady { Ok(figures) } else { Err(figures) }
+        let is_held = attacked.visits > 0 && is_prompt && is_steady && cost <= most_cpu;
+        if is_held { Ok(figures) } else { Err(figures) }
     }
 }
 
@@ -203,6 +234,17 @@ async fn an_honest_client_notices_a_server_that_stalls() {
     // The length of the stall is what is measured.
     tokio::time::sleep(LONGEST * 2).await;
     signal(id, "CONT");
-    let late = honest.served().await.expect_err("a stall of four seconds");
+    let late = honest.served(MOST_CPU).await.expect_err("a stall of four seconds");
     eprintln!("found: a server that stalls: {late}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attack_that_costs_more_cpu_than_allowed_is_noticed() {
+    let server = server(&[], &[]).await;
+    let honest = Honest::start(&server).await;
+    for _ in 0..200 {
+        client::get(server.http(), "pilot", "/debug/configz").await.expect("a page");
+    }
+    let costly = honest.served(Duration::ZERO).await.expect_err("200 pages for nothing");
+    eprintln!("found: an attack that costs too much: {costly}");
 }

@@ -1,5 +1,7 @@
 //! Memory does not grow with edits or with clients that disconnected.
 
+use std::time::Duration;
+
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::wait;
 
@@ -75,6 +77,8 @@ const SERVICES: usize = 20;
 const PROXIES: usize = 8;
 const CHURN: usize = 40;
 const SMALL: usize = 20_000;
+/// CPU time of a debug build for all edits, each of which is sent to all proxies; 20 s were measured.
+const CHURN_CPU: Duration = Duration::from_secs(100);
 /// Allowed growth in a debug build, beyond a fifth of a fresh server's memory.
 const FRAGMENTS_KIB: u64 = 4 * 1024;
 
@@ -92,7 +96,7 @@ async fn hole_16_memory_of_disconnected_clients_is_freed() {
         edit(&server, &name, &text).await;
     }
     let busy = memory_kib(&mut server);
-    honest.assert_served("edits and many proxies").await;
+    honest.assert_served_within("edits and many proxies", CHURN_CPU).await;
     drop(proxies);
     let fresh = memory_kib(&mut fresh);
     let after = settled_kib(&mut server, fresh + fresh / 5 + FRAGMENTS_KIB).await;

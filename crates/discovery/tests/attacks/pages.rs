@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -16,6 +17,8 @@ use xds::client::SotwClient;
 
 use crate::honest::{CART, Honest, ask, channel, server};
 
+/// CPU time of a debug build for a request of thousands of pages.
+const MOST_CPU: Duration = Duration::from_secs(20);
 const ID: &str = "sidecar~10.0.0.1~reader.other~other.svc.cluster.local";
 
 async fn ask_for(port: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
@@ -117,7 +120,7 @@ async fn hole_15_debug_pages_of_one_request_are_bounded() {
     .await;
     ask(channel(&server).await).await.unwrap();
     let memory = |server: &mut DiscoveryProcess| server.process().memory_kib().expect("a running process") / 1024;
-    let before = memory(&mut server);
+    let (before, cpu) = (memory(&mut server), server.process().cpu().expect("a running process"));
     let node = || Node { id: ID.to_owned(), ..Node::default() };
     let names: Vec<String> = (0..3_000).map(|i| format!("endpointz?number={i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -128,6 +131,8 @@ async fn hole_15_debug_pages_of_one_request_are_bounded() {
     let answer = modest.next().await.unwrap().unwrap();
     assert_eq!(answer.resources.len(), 8);
     let after = memory(&mut server);
-    eprintln!("3,000 debug pages in one request: {before} MiB before, {after} MiB after");
+    let spent = server.process().cpu().expect("a running process") - cpu;
+    eprintln!("3,000 debug pages in one request: {before} MiB before, {after} MiB after, {spent:?} of CPU");
+    assert!(spent < MOST_CPU, "{spent:?} of CPU");
     assert!(after < before + 100, "{before} MiB before, {after} MiB after");
 }
