@@ -16,6 +16,7 @@ mod load;
 mod log;
 mod memory;
 mod pages;
+mod published_floods;
 mod registries;
 mod streams;
 mod texts;

@@ -1,9 +1,11 @@
-//! Published weaknesses of debug pages and of HTTP/2 servers, tried on every port. Each test has the id of the weakness.
+//! Published weaknesses of debug pages and of HTTP/2 servers. Each test has the id of the weakness. Floods of frames are sent
+//! over TLS here, and over plain text, while honest clients are timed, by the tests of `attacks`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use testkit::client;
+use testkit::frames::{CONTINUATION, DATA, HEADERS, PING, RST_STREAM, SETTINGS, frame, preface};
 use testkit::tls::TlsClient;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,14 +14,6 @@ use crate::fixture::Mesh;
 
 /// Growth of the server's memory by a flood.
 const GROWTH_KIB: u64 = 32 << 10;
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Types of frames.
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const CONTINUATION: u8 = 9;
 /// `:method: POST`, `:scheme: http`, `:path: /` from the static table.
 const REQUEST: &[u8] = &[0x83, 0x86, 0x84];
 
@@ -93,18 +87,12 @@ async fn cve_2022_41721_no_port_upgrades_to_http_2() {
     mesh.serves_an_honest_caller().await;
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes()[..], payload].concat()
-}
-
 /// Sends a flood until it ends or the server closes the connection; returns the bytes that were sent.
 async fn flood(stream: Box<dyn Connection>, mut next: impl FnMut(u32) -> Vec<u8>) -> usize {
-    let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     let (mut reader, mut writer) = tokio::io::split(stream);
     let send = async {
         let mut sent = 0;
-        writer.write_all(&begin).await.ok();
+        writer.write_all(&preface(&[])).await.ok();
         for number in 0..20_000 {
             let bytes = next(number);
             match tokio::time::timeout(Duration::from_secs(2), writer.write_all(&bytes)).await {
@@ -127,11 +115,9 @@ async fn floods_do_no_harm(name: &str, next: impl Fn(u32) -> Vec<u8>) {
     let mut mesh = Mesh::start(&[]).await;
     let ports = ServerPorts::of(&mesh).await;
     let before = mesh.server.process().owned_kib().unwrap();
-    for port in ports.all {
-        for _ in 0..3 {
-            let stream = ports.connect(port, "h2").await.unwrap_or_else(|| panic!("{name}: no connection to {port}"));
-            flood(stream, &next).await;
-        }
+    for _ in 0..3 {
+        let stream = ports.connect(ports.secure, "h2").await.unwrap_or_else(|| panic!("{name}: no connection"));
+        flood(stream, &next).await;
         mesh.server.process().check_alive();
         mesh.serves_an_honest_caller().await;
     }
@@ -141,7 +127,7 @@ async fn floods_do_no_harm(name: &str, next: impl Fn(u32) -> Vec<u8>) {
 
 /// Streams that are opened and reset at once.
 #[tokio::test]
-async fn cve_2023_44487_rapid_resets_do_no_harm() {
+async fn cve_2023_44487_rapid_resets_over_tls_do_no_harm() {
     floods_do_no_harm("resets", |number| {
         let stream = 2 * number + 1;
         let open = frame(HEADERS, 4, stream, REQUEST);
@@ -152,7 +138,7 @@ async fn cve_2023_44487_rapid_resets_do_no_harm() {
 
 /// Headers that never end.
 #[tokio::test]
-async fn cve_2023_45288_endless_continuations_do_no_harm() {
+async fn cve_2023_45288_endless_continuations_over_tls_do_no_harm() {
     // A literal header that is not indexed, with a name of one letter and a value of 1,000.
     let value = [&[0x00, 0x01, b'a', 0x7f, 0xe9, 0x06], &[b'x'; 1000][..]].concat();
     floods_do_no_harm("continuations", move |number| match number {
@@ -164,7 +150,7 @@ async fn cve_2023_45288_endless_continuations_do_no_harm() {
 
 /// Frames that each need an answer.
 #[tokio::test]
-async fn cve_2019_9512_pings_and_settings_do_no_harm() {
+async fn cve_2019_9512_pings_and_settings_over_tls_do_no_harm() {
     floods_do_no_harm("pings and settings", |number| match number % 2 {
         0 => frame(PING, 0, 0, &[7; 8]),
         _ => frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]),
@@ -174,7 +160,7 @@ async fn cve_2019_9512_pings_and_settings_do_no_harm() {
 
 /// Cookies in many small pieces, which servers join again.
 #[tokio::test]
-async fn cve_2026_47774_crumbs_of_cookies_do_no_harm() {
+async fn cve_2026_47774_crumbs_of_cookies_over_tls_do_no_harm() {
     // `cookie` by its index in the static table, a value of one letter, added to the dynamic table.
     let crumbs = [0x60, 0x01, b'a'].repeat(5_000);
     floods_do_no_harm("cookies", move |number| {
@@ -198,7 +184,7 @@ async fn frames_above_the_limit_end_the_connection() {
             let (mut reader, mut writer) = tokio::io::split(stream);
             // 16 MiB are declared and sent.
             let head = [&[0xff, 0xff, 0xff, kind, 4][..], &1_u32.to_be_bytes()].concat();
-            let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &head].concat();
+            let begin = [preface(&[]), head].concat();
             let send = async {
                 let mut is_open = writer.write_all(&begin).await.is_ok();
                 for _ in 0..16 * 1024 {
