@@ -44,8 +44,9 @@ pub trait Client: Send + 'static {
         false
     }
 
-    /// Whether `current` is cheap for this type, so that it may be called on the stream's own task.
-    fn is_quick(&mut self, _kind: &TypeUrl) -> bool {
+    /// Whether `current` is cheap for this type, and so are resources of these names that the set does not list, so that
+    /// they may be got on the stream's own task.
+    fn is_quick<'a>(&mut self, _kind: &TypeUrl, _unlisted: impl Iterator<Item = &'a str>) -> bool {
         false
     }
 

@@ -149,7 +149,7 @@ impl<C: Client> Session<C> {
     /// Whether `next` takes almost no time: all types are cheap to get, and few names can differ.
     pub(crate) fn is_quick(&mut self) -> bool {
         let Self { watches, client, .. } = self;
-        watches.iter().all(|watch| watch.is_small() && client.is_quick(&watch.kind))
+        watches.iter().all(|watch| watch.is_small() && client.is_quick(&watch.kind, watch.unlisted()))
     }
 
     /// Whether a type is watched, so that a request for it may be an answer.

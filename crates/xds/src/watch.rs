@@ -282,6 +282,11 @@ impl Watch {
         self.holding.base.is_some() && self.holding.except.len() + self.forced.len() <= FEW
     }
 
+    /// Names that `plan` looks up although no set lists them; some may be listed.
+    pub(crate) fn unlisted(&self) -> impl Iterator<Item = &str> {
+        self.forced.iter().chain(self.holding.except.keys()).map(|name| &**name)
+    }
+
     /// Whether the client holds all of a set that it was brought up to before. Nothing is compared: a set never changes.
     pub(crate) fn is_unchanged(&self, target: &Arc<ResourceSet>) -> bool {
         let Holding { base, except } = &self.holding;

@@ -73,6 +73,12 @@ impl ByName {
         resource
     }
 
+    /// Whether all these names have an answer.
+    pub(crate) fn has<'a>(&self, names: &mut impl Iterator<Item = &'a str>) -> bool {
+        let answers = self.lock();
+        names.all(|name| answers.contains_key(name))
+    }
+
     /// Whether all answers are valid for another snapshot.
     pub(crate) fn holds(&self, request: LayerRequest<'_>) -> bool {
         self.lock().values().all(|answer| answer.made_of.as_ref().is_some_and(|made_of| made_of.holds(request)))
@@ -126,7 +132,9 @@ mod tests {
             };
             named.answer(name, make).is_some()
         };
+        assert!(!named.has(&mut ["80"].into_iter()), "nothing is computed yet");
         assert!(ask("80", 50) && ask("80", 50) && ask("90", 50));
+        assert!(named.has(&mut ["80", "90"].into_iter()) && !named.has(&mut ["80", "99"].into_iter()));
         assert!(!ask("91", 1), "a hundred bytes are all");
         assert!(!ask("92", 61), "sixty bytes are the most for one");
         assert!(ask("80", 50));

@@ -183,20 +183,25 @@ impl RenderedView {
         self.sets[index].get_or_init(|| self.made(index, &KINDS[index]))
     }
 
-    /// Whether a set is computed, or can be made from cached layers in microseconds.
-    pub fn is_quick(&self, kind: &TypeUrl) -> bool {
+    /// Whether a set is computed, or can be made from cached layers in microseconds, and has the route tables of these
+    /// names. A set of route tables is made at once, and each table when it is asked for.
+    pub fn is_quick<'a>(&self, kind: &TypeUrl, mut unlisted: impl Iterator<Item = &'a str>) -> bool {
         let Some(index) = KINDS.iter().position(|served| served == kind) else { return false };
-        if self.sets[index].get().is_some() {
-            return true;
+        let mut is_answered = |made: &MadeSet| {
+            let tables = made.by_name.as_ref().filter(|_| *kind == TypeUrl::ROUTE);
+            tables.is_none_or(|tables| tables.has(&mut unlisted))
+        };
+        if let Some(made) = self.sets[index].get() {
+            return is_answered(made);
         }
         let Some(before) = &self.before[index] else { return false };
         if *kind == TypeUrl::ENDPOINT {
             // At most a few assignments have to be renewed.
-            return self.is_quick(&TypeUrl::CLUSTER)
+            return self.is_quick(&TypeUrl::CLUSTER, std::iter::empty())
                 && before.origin.has_view_like(&self.view)
                 && self.request().is_some_and(|request| request.is_next_to(before.number));
         }
-        let holds = self.may_take_over(before);
+        let holds = self.may_take_over(before) && is_answered(before);
         if holds {
             before.origin.advance(self);
             // If another client has set it meanwhile, both are the same.

@@ -407,9 +407,9 @@ impl Client for Session {
         true
     }
 
-    fn is_quick(&mut self, kind: &TypeUrl) -> bool {
+    fn is_quick<'a>(&mut self, kind: &TypeUrl, unlisted: impl Iterator<Item = &'a str>) -> bool {
         let is_withheld = self.quarantine.withheld().next().is_some();
-        !is_withheld && !self.is_proxyless && self.cut.is_quick(kind)
+        !is_withheld && !self.is_proxyless && self.cut.is_quick(kind, unlisted)
     }
 
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
