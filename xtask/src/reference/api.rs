@@ -40,8 +40,8 @@ pub(super) fn body(root: &Path) -> Result<String> {
         rows.push(row(&[method, &format!("`{path}`"), help, ""]));
     }
     Ok(format!(
-        "`pilot-discovery` answers these requests on the port of `--httpAddr`, to callers of the same machine only. Answers are \
-         JSON; lists have\nat most `limit` entries, from `offset` on.\n\n{}{}",
+        "`pilot-discovery` answers these requests on the port of `--monitoringAddr` (15014), to callers of the same machine only.\n\
+         Answers are JSON; lists have at most `limit` entries, from `offset` on.\n\n{}{}",
         head(&["method", "path", "answer", "parameters"]),
         rows.concat()
     ))

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 
 use super::source::{literals, read};
 
-/// A program, and the file with the flags that it accepts only because upstream's charts pass them.
-const PROGRAMS: &[(&str, Option<&str>)] = &[
-    ("pilot-discovery", Some("crates/discovery/src/flags.rs")),
-    ("pilot-agent", Some("crates/agent/src/flags.rs")),
+/// A program, and its command with flags that are accepted only because upstream's charts pass them, with their file.
+const PROGRAMS: &[(&str, Option<(&str, &str)>)] = &[
+    ("pilot-discovery", Some(("discovery", "crates/discovery/src/flags.rs"))),
+    ("pilot-agent", Some(("proxy", "crates/agent/src/flags.rs"))),
     ("pilotctl", None),
 ];
 const OF_LIBRARIES: &str = "crates/cli/src/flags.rs";
@@ -34,10 +34,13 @@ pub(super) fn printed(root: &Path) -> Result<String> {
         for command in commands(&top) {
             text += &format!("\n### {program} {command}\n\n```text\n{}```\n", help(root, program, Some(command))?);
         }
-        if let Some(file) = accepted {
+        if let Some((command, file)) = accepted {
+            let own = help(root, program, Some(command))?;
             let mut names: Vec<String> = flag_names(&read(root, file)?);
             names.extend(flag_names(&read(root, OF_LIBRARIES)?));
             names.sort();
+            // A program may give a meaning to a flag that others ignore.
+            names.retain(|name| !has_flag(&own, name));
             let names: Vec<String> = names.iter().map(|name| format!("`--{name}`")).collect();
             text += &format!("\nFlags of upstream that are accepted and have no effect: {}.\n", names.join(", "));
         }
@@ -65,6 +68,12 @@ fn commands(help: &str) -> Vec<&str> {
     names.filter(|name| *name != "help").collect()
 }
 
+/// Whether a help text describes a flag.
+fn has_flag(help: &str, name: &str) -> bool {
+    let words = help.lines().flat_map(str::split_whitespace);
+    words.filter_map(|word| word.strip_prefix("--")).any(|word| word == name)
+}
+
 fn flag_names(text: &str) -> Vec<String> {
     let list = text.split("&[&str] = &[").nth(1).unwrap_or_default();
     let list = list.split("];").next().unwrap_or_default();
@@ -73,7 +82,13 @@ fn flag_names(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::commands;
+    use super::{commands, has_flag};
+
+    #[test]
+    fn a_flag_is_in_a_help_text_by_its_whole_name() {
+        let help = "Options:\n      --ctrlz_port <PORT>\n          As `--other` of upstream\n";
+        assert!(has_flag(help, "ctrlz_port") && !has_flag(help, "ctrlz") && !has_flag(help, "other"));
+    }
 
     #[test]
     fn commands_are_read_from_help() {

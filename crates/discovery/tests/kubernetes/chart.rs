@@ -282,6 +282,8 @@ async fn notes_say_what_comes_next() {
     let plain = notes(&[]);
     assert!(plain.contains("deployment/istiod\n") && plain.contains("istio-injection=enabled"), "{plain}");
     assert!(plain.contains("pilot-discovery crds | kubectl apply"), "{plain}");
+    // The port that pilotctl asks without further flags.
+    assert!(plain.contains("port-forward deployment/istiod 15014 & pilotctl check\n"), "{plain}");
     let canary = notes(&["revision=canary", "registerCRDs=true"]);
     assert!(canary.contains("deployment/istiod-canary\n") && canary.contains("istio.io/rev=canary"), "{canary}");
     assert!(!canary.contains("crds"), "{canary}");

@@ -27,10 +27,7 @@ const MOST_KIB: u64 = 64 * 1024;
 const MOST_DELAY: Duration = Duration::from_secs(5);
 
 async fn start() -> DiscoveryProcess {
-    // Admission of new streams is limited, so that replicas take over gently.
-    let env = vec![("PILOT_MAX_REQUESTS_PER_SECOND".to_owned(), "100000".to_owned())];
-    let options = DiscoveryOptions { env, ..DiscoveryOptions::default() };
-    DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), options).await
+    DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), DiscoveryOptions::default()).await
 }
 
 /// Keeps streams that ask for clusters open, and answers them.
