@@ -264,10 +264,25 @@ impl fmt::Display for Kind {
 enum SpecError {
     #[error("{0} is a message")]
     Message(&'static str),
+    /// The error begins with the path of the value.
     #[error(transparent)]
-    Document(#[from] serde_json::Error),
+    Document(#[from] serde_path_to_error::Error<serde_json::Error>),
     #[error("expected an object")]
     NotAnObject(#[from] legacy::NotAnObject),
+}
+
+impl SpecError {
+    /// The path of the value below the spec.
+    fn steps(&self) -> Vec<String> {
+        use serde_path_to_error::Segment;
+        let SpecError::Document(error) = self else { return Vec::new() };
+        let step = |segment: &Segment| match segment {
+            Segment::Seq { index } => Some(index.to_string()),
+            Segment::Map { key } => Some(key.clone()),
+            Segment::Enum { .. } | Segment::Unknown => None,
+        };
+        error.path().iter().map_while(step).collect()
+    }
 }
 
 /// Identifies an object.

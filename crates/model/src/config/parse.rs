@@ -232,7 +232,8 @@ impl<'a> DocumentReader<'a> {
                 Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
                 Err(error) => {
                     let problem = Problem::error(about.clone(), format!("could not read the spec: {error}"));
-                    self.report_below(problem.coded(ProblemCode::WrongValue), ["spec".to_owned()]);
+                    let steps = ["spec".to_owned()].into_iter().chain(error.steps());
+                    self.report_below(problem.coded(ProblemCode::WrongValue), steps);
                 }
             };
         };

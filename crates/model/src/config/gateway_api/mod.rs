@@ -65,8 +65,8 @@ pub struct LabelExpression {
 }
 
 /// Parses the spec of a document. Null counts as missing, as in an API server.
-pub(super) fn read<T: DeserializeOwned>(spec: &Value) -> serde_json::Result<T> {
-    serde_json::from_value(without_nulls(spec))
+pub(super) fn read<T: DeserializeOwned>(spec: &Value) -> Result<T, serde_path_to_error::Error<serde_json::Error>> {
+    serde_path_to_error::deserialize(without_nulls(spec))
 }
 
 fn without_nulls(value: &Value) -> Value {

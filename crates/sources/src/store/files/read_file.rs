@@ -152,10 +152,10 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
         Ok(text) => text,
         Err(e) => {
             let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
-            return (
-                Vec::new(),
-                vec![whole_file(file, line as u32, "could not parse the file: not UTF-8").coded(ProblemCode::Syntax)],
-            );
+            let is_wide = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
+            let found = if is_wide { ", but UTF-16" } else { "" };
+            let message = format!("could not parse the file: not UTF-8{found}; save it as UTF-8");
+            return (Vec::new(), vec![whole_file(file, line as u32, &message).coded(ProblemCode::Syntax)]);
         }
     };
     // A panic in the parser must cost this file only.
@@ -170,4 +170,52 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
 pub(crate) fn whole_file(file: &str, line: u32, message: &str) -> Problem {
     let location = FileLocation { file: file.into(), line };
     Problem::error(Subject::File(location.file.clone()), message).at(Some(location))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::objects_of;
+
+    const GOOD: &str = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: a, namespace: b}\n\
+                        spec:\n  egress:\n  - hosts: [./cart]\n";
+
+    /// Number of objects, and code, line and message of the first problem.
+    fn read(bytes: &[u8]) -> (usize, Option<(String, u32, String)>) {
+        let (objects, problems) = objects_of(bytes, "f.yaml");
+        let first = problems.first().map(|problem| {
+            let line = problem.location.as_ref().map_or(0, |location| location.line);
+            (problem.code.to_string(), line, problem.message.to_string())
+        });
+        (objects.len(), first)
+    }
+
+    #[test]
+    fn wrong_encodings_are_named_with_their_line() {
+        let wide = |to_bytes: fn(u16) -> [u8; 2]| {
+            "\u{feff}".encode_utf16().chain(GOOD.encode_utf16()).flat_map(to_bytes).collect::<Vec<u8>>()
+        };
+        let latin = [GOOD.as_bytes(), b"# caf\xe9\n"].concat();
+        for (bytes, line, expected) in [
+            (wide(u16::to_le_bytes), 1, "not UTF-8, but UTF-16; save it as UTF-8"),
+            (wide(u16::to_be_bytes), 1, "not UTF-8, but UTF-16; save it as UTF-8"),
+            (latin, 7, "not UTF-8; save it as UTF-8"),
+        ] {
+            let message = format!("could not parse the file: {expected}");
+            assert_eq!(read(&bytes), (0, Some(("PIL0101".to_owned(), line, message))));
+        }
+    }
+
+    #[test]
+    fn byte_order_marks_and_line_ends_of_windows_are_read_and_nul_is_named() {
+        assert_eq!(read(format!("\u{feff}{GOOD}").as_bytes()), (1, None));
+        assert_eq!(read(GOOD.replace('\n', "\r\n").as_bytes()), (1, None));
+        let mistake = format!("\u{feff}{}", GOOD.replace("hosts", "hsots").replace('\n', "\r\n"));
+        let (_, problem) = read(mistake.as_bytes());
+        assert!(
+            matches!(&problem, Some((code, 6, message)) if code == "PIL0104" && message.contains("\"hosts\"")),
+            "{problem:?}"
+        );
+        let (objects, problem) = read(GOOD.replace("cart", "ca\0rt").as_bytes());
+        assert!(objects == 0 && matches!(&problem, Some((_, 6, _))), "{objects} {problem:?}");
+    }
 }
