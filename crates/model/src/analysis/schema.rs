@@ -13,6 +13,12 @@ pub(super) fn problems(snapshot: &Snapshot, found: &mut Findings) {
             Severity::Error => {
                 (ProblemCode::SchemaError, Severity::Error, format!("Schema validation error: {}", problem.message))
             }
+            Severity::Warning if problem.code == ProblemCode::UnreachableRule => {
+                (problem.code, Severity::Warning, sentence(&problem.message))
+            }
+            Severity::Warning if problem.code == ProblemCode::IneffectiveMatch => {
+                (problem.code, Severity::Info, sentence(&problem.message))
+            }
             Severity::Warning => (
                 ProblemCode::SchemaWarning,
                 Severity::Warning,
@@ -26,4 +32,9 @@ pub(super) fn problems(snapshot: &Snapshot, found: &mut Findings) {
         let (about, location) = (problem.about.clone(), problem.location.clone());
         found.push(Finding { code, severity, location, field: String::new(), about, message });
     }
+}
+
+/// The message as upstream writes it, where it is not part of a schema warning.
+fn sentence(message: &str) -> String {
+    format!("{}.", message.replacen("virtualService", "VirtualService", 1))
 }

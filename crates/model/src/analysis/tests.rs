@@ -339,3 +339,25 @@ fn hole_04_thousands_of_conflicting_objects_are_analyzed_within_limits() {
     let bytes: usize = found.iter().map(String::len).sum();
     assert!(bytes < 10 << 20, "{bytes} bytes");
 }
+
+#[test]
+fn unreachable_rules_have_upstreams_codes() {
+    let route = "route: [{destination: {host: cart, port: {number: 80}}}]";
+    let rules = format!(
+        "{{hosts: [cart], http: [{{match: [{{uri: {{prefix: /a}}}}], {route}}}, {{match: [{{uri: {{prefix: /a}}}}, {{uri: {{prefix: /b}}}}], \
+         {route}}}, {{match: [{{uri: {{prefix: /b}}}}], {route}}}, {{{route}}}, {{{route}}}]}}"
+    );
+    let origin = "(VirtualService shop/cart f.yaml:7)";
+    let overlap = "is not used (duplicate/overlapping match in rule";
+    check(
+        &format!("{CART}{}", object("VirtualService", "cart", &rules)),
+        &[
+            &format!("Warning [IST0130] {origin} VirtualService rule #2 not used (all matches used by prior rules)."),
+            &format!(
+                "Warning [IST0130] {origin} VirtualService rule #4 not used (only the last rule can have no matches)."
+            ),
+            &format!("Info [IST0131] {origin} VirtualService rule #1 match #0 {overlap} #0)."),
+            &format!("Info [IST0131] {origin} VirtualService rule #2 match #0 {overlap} #1)."),
+        ],
+    );
+}

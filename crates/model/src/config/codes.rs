@@ -83,6 +83,12 @@ codes! {
     UnverifiedServerPort, "IST0129", "Server certificate of a port is not verified",
         "TLS of this port is used without caCertificates, so any certificate is accepted.",
         "Set caCertificates or credentialName.";
+    UnreachableRule, "IST0130", "Rule of a VirtualService that is never used",
+        "Requests that the rule matches are taken by an earlier one.",
+        "Move the rule before the one that takes its requests, narrow that one, or remove the rule.";
+    IneffectiveMatch, "IST0131", "Match of a VirtualService that is never used",
+        "Requests of the match are taken by an earlier match that the message names. The other matches of the rule are used.",
+        "Remove the match, or move its rule before the other one.";
     GatewayWithoutHost, "IST0132", "Host that the gateway does not have",
         "No server of the gateway has one of the VirtualService's hosts. The VirtualService has no effect there.",
         "Add the host to a server of the Gateway, or correct it in the VirtualService.";

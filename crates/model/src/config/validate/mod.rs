@@ -96,6 +96,9 @@ fn problems(report: Report, about: &Subject, location: Option<&FileLocation>) ->
 
 fn problem(finding: RuleFinding, about: &Subject, location: Option<&FileLocation>) -> Problem {
     let problem = Problem::new(finding.severity, about.clone(), finding.message.into()).at(location.cloned());
+    if let Some(code) = finding.code {
+        return problem.coded(code);
+    }
     // All that is worth knowing about a valid object is that its kind is old.
     if problem.severity == Severity::Info { problem.coded(ProblemCode::Deprecated) } else { problem }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use crate::config::problem::Severity;
+use crate::config::problem::{ProblemCode, Severity};
 
 /// The result of checking a rule.
 pub(super) type Rule = Result<(), Violation>;
@@ -46,6 +46,8 @@ pub(super) struct RuleFinding {
     pub(super) path: String,
     /// The path and the rule.
     pub(super) message: String,
+    /// `None` for the usual code of the severity.
+    pub(super) code: Option<ProblemCode>,
 }
 
 impl Report {
@@ -57,6 +59,11 @@ impl Report {
     /// The object is used, but part of it has no effect.
     pub(super) fn warn(&mut self, message: impl Display) {
         self.add(Severity::Warning, message);
+    }
+
+    /// The same with another code than the usual one.
+    pub(super) fn warn_as(&mut self, code: ProblemCode, message: impl Display) {
+        self.add_coded(Severity::Warning, message, Some(code));
     }
 
     /// The object works; there is something to know about it.
@@ -118,6 +125,10 @@ impl Report {
     }
 
     fn add(&mut self, severity: Severity, message: impl Display) {
+        self.add_coded(severity, message, None);
+    }
+
+    fn add_coded(&mut self, severity: Severity, message: impl Display, code: Option<ProblemCode>) {
         // The first error is always kept: it decides whether the object is used.
         let room = self.found.len() < MOST_FINDINGS;
         if !room && (severity < Severity::Error || self.found.iter().any(|known| known.severity == Severity::Error)) {
@@ -127,6 +138,6 @@ impl Report {
             true => message.to_string(),
             false => format!("{}: {message}", self.path),
         };
-        self.found.push(RuleFinding { severity, path: self.path.clone(), message: text });
+        self.found.push(RuleFinding { severity, path: self.path.clone(), message: text, code });
     }
 }

@@ -7,6 +7,7 @@ use api::istio::networking::v1alpha3::{HttpMatchRequest, StringMatch, VirtualSer
 use prost::Message;
 
 use super::report::Report;
+use crate::config::problem::ProblemCode;
 
 /// Maximum number of compared prefix matches; the work is quadratic.
 const MOST_PREFIXES: usize = 1000;
@@ -65,13 +66,14 @@ fn never_used(rules: &[RouteMatches], report: &mut Report) {
     for rule in rules {
         let name = &rule.name;
         if rule.matches.is_empty() {
-            let twice = format!("virtualService rule {name} not used (only the last rule can have no matches)");
-            report.warn_if(catches_all, twice);
+            if catches_all {
+                not_used(name, "only the last rule can have no matches", report);
+            }
             catches_all = true;
             continue;
         }
         if catches_all {
-            report.warn(format_args!("virtualService rule {name} not used (route without matches defined before)"));
+            not_used(name, "route without matches defined before", report);
             continue;
         }
         let mut duplicates = 0;
@@ -83,15 +85,20 @@ fn never_used(rules: &[RouteMatches], report: &mut Report) {
                 seen.insert(key, name);
             }
         }
-        let all = duplicates == rule.matches.len();
-        report.warn_if(all, format_args!("virtualService rule {name} not used (all matches used by prior rules)"));
+        if duplicates == rule.matches.len() {
+            not_used(name, "all matches used by prior rules", report);
+        }
     }
 }
 
+fn not_used(rule: &str, reason: &str, report: &mut Report) {
+    report.warn_as(ProblemCode::UnreachableRule, format_args!("virtualService rule {rule} not used ({reason})"));
+}
+
 fn ineffective(rule: &str, one: &str, earlier: &str, report: &mut Report) {
-    report.warn(format_args!(
-        "virtualService rule {rule} match {one} is not used (duplicate/overlapping match in rule {earlier})"
-    ));
+    let message =
+        format!("virtualService rule {rule} match {one} is not used (duplicate/overlapping match in rule {earlier})");
+    report.warn_as(ProblemCode::IneffectiveMatch, message);
 }
 
 /// A match by URI prefix.
