@@ -194,6 +194,11 @@ impl Explanation {
         self.route.iter().filter_map(|route| route.config.as_deref()).chain(of_clusters).chain(of_arrivals).collect()
     }
 
+    /// Whether a virtual host has the request's host, not only all hosts.
+    pub fn has_named_host(&self) -> bool {
+        self.virtual_host.as_ref().is_some_and(|found| found.domain != "*")
+    }
+
     /// Whether the request is forwarded, redirected or answered, and no proxy at the other end denies it.
     pub fn is_served(&self) -> bool {
         let is_denied = |arrival: &Arrival| matches!(arrival.access, Access::Denied(_));

@@ -24,6 +24,25 @@ pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String 
     similar(word, known).map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
+/// That no service has a host, if it has the form of a mesh's name or resembles a known one. Names outside the mesh, which a
+/// proxy may pass through, are not reported.
+pub fn missing_host(host: &str, known: &[&str]) -> Option<String> {
+    // Short names are compared with short names.
+    let short = || {
+        let first = known.iter().copied().find(|name| {
+            let beginning: Vec<&str> = name.split('.').take(host.split('.').count()).collect();
+            similar(host, [beginning.join(".").as_str()]).is_some()
+        });
+        first.filter(|_| !host.is_empty())
+    };
+    let near = similar(host, known.iter().copied()).or_else(short);
+    let is_of_mesh = !host.contains('.') || host.contains(".svc") || host.ends_with(".local");
+    let hint = near.map_or("; `pilotctl pc cluster PROXY` lists what the proxy knows".to_owned(), |near| {
+        format!("; did you mean {near:?}?")
+    });
+    (near.is_some() || is_of_mesh).then(|| format!("no service and no route has the host {host:?}{hint}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::similar;

@@ -87,7 +87,7 @@ async fn start() -> (DiscoveryProcess, Vec<TrackedProxy>) {
     (server, proxies)
 }
 
-const PAGES: [(&str, &str, &str); 11] = [
+const PAGES: [(&str, &str, &str); 13] = [
     ("/ui", "overview", "Push latency"),
     ("/ui/proxies", "proxies", "cart-1.shop"),
     ("/ui/proxies/cart-1.shop", "proxy", "Has snapshot"),
@@ -99,6 +99,12 @@ const PAGES: [(&str, &str, &str); 11] = [
     ("/ui/problems", "problems", "missing.example.com"),
     ("/ui/history", "history", "synced"),
     ("/ui/explain?proxy=cart-1.shop&url=http%3A%2F%2Fcart.example.com%3A8000%2F", "explain", "90 % to cluster"),
+    ("/ui/explain?proxy=cart-1.shop&url=http%3A%2F%2Fcart.example.com%3A8000%2F", "arrival", "At cart-2.shop"),
+    (
+        "/ui/explain?proxy=cart-1.shop&url=http%3A%2F%2Fcrat.example.com%3A8000%2F",
+        "hint",
+        "did you mean \"cart.example.com\"?",
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,14 +131,9 @@ async fn every_page_is_quick_legible_and_stays_at_home() {
         println!("{name}: shown after {best:.0} ms");
         assert!(best < 1000.0, "{path} took {best} ms");
         assert_eq!(browser.foreign_requests().await, json!([]), "{path}");
-        assert!(
-            browser
-                .run("return document.getElementById('command').textContent")
-                .await
-                .as_str()
-                .unwrap()
-                .starts_with("pilotctl ")
-        );
+        let command = browser.run("return document.getElementById('command').textContent").await;
+        let command = command.as_str().unwrap();
+        assert!(command.starts_with("pilotctl ") && !command.contains("KIND"), "{path}: {command}");
         for theme in ["light", "dark"] {
             browser.run(&format!("document.documentElement.dataset.theme = '{theme}'")).await;
             let weak = browser.run(contrast::SCRIPT).await;

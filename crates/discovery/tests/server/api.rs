@@ -104,6 +104,29 @@ async fn changes_are_in_the_journal_and_in_events() {
 }
 
 #[tokio::test]
+async fn an_explanation_has_lines_of_rules_the_other_end_and_a_hint() {
+    let (server, _proxy) = start().await;
+    let body = route(3);
+    server.write("route.yaml", &body);
+    wait::until("the proxy", async || {
+        let report = send(&server, Method::POST, "/api/v1/wait?timeout=5", &body).await;
+        if report.json()["state"] == "done" { Ok(()) } else { Err(report.body) }
+    })
+    .await;
+    let page = "/api/v1/explain?proxy=cart-1.shop&url=http://";
+    let found = get(&server, &format!("{page}cart.example.com:8000/")).await.json();
+    let config = found["route"]["config"].as_str().unwrap_or_else(|| panic!("no object of the route: {found:#}"));
+    let place = |of: &str| found["places"][of].as_str().unwrap_or_default().rsplit('/').next().unwrap().to_owned();
+    assert_eq!(place(config), "route.yaml:1", "{found:#}");
+    assert_eq!(place(&format!("route from {config}")), "route.yaml:4", "{found:#}");
+    assert_eq!(found["arrivals"][0]["proxy"], "cart-1.shop", "{found:#}");
+    assert!(found["unknownHost"].is_null(), "{found:#}");
+    let missing = get(&server, &format!("{page}crat.example.com:8000/")).await.json();
+    let hint = missing["unknownHost"].as_str().unwrap_or_else(|| panic!("no hint: {missing:#}"));
+    assert!(hint.contains("\"crat.example.com\"; did you mean \"cart.example.com\"?"), "{hint}");
+}
+
+#[tokio::test]
 async fn odd_requests_are_refused_and_nothing_is_reflected() {
     let (server, _proxy) = start().await;
     for (path, status) in [

@@ -37,25 +37,10 @@ pub(super) fn unknown(services: &Value, request: &Request, explanation: &Explana
     let host = request.host();
     let names: Vec<&str> =
         services.as_array().into_iter().flatten().filter_map(|service| service["hostname"].as_str()).collect();
-    let is_routed = explanation.virtual_host.as_ref().is_some_and(|found| found.domain != "*");
-    if is_routed || !request.addresses.is_empty() || names.contains(&host) {
+    if explanation.has_named_host() || !request.addresses.is_empty() || names.contains(&host) {
         return None;
     }
-    let near = suggest::similar(host, names.iter().copied());
-    // Short names are compared with short names.
-    let short = || {
-        let first = names.iter().copied().find(|name| {
-            let beginning: Vec<&str> = name.split('.').take(host.split('.').count()).collect();
-            suggest::similar(host, [beginning.join(".").as_str()]).is_some()
-        });
-        first.filter(|_| !host.is_empty())
-    };
-    let near = near.or_else(short);
-    let is_of_mesh = !host.contains('.') || host.contains(".svc") || host.ends_with(".local");
-    let hint = near.map_or("; `pilotctl pc cluster PROXY` lists what the proxy knows".to_owned(), |near| {
-        format!("; did you mean {near:?}?")
-    });
-    (near.is_some() || is_of_mesh).then(|| format!("no service and no route has the host {host:?}{hint}"))
+    suggest::missing_host(host, &names)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub(super) fn list(pages: &Pages, query: &ApiQuery) -> ApiResult {
 }
 
 /// Lines of an object's rules, read from its file again. Empty if it has none that can be read.
-fn lines(key: &Key, object: &Object) -> BTreeMap<String, u32> {
+pub(super) fn lines(key: &Key, object: &Object) -> BTreeMap<String, u32> {
     let file = object.meta.location.as_ref().map(|location| &*location.file);
     let Some(file) = file.filter(|file| Path::new(file).is_absolute()) else { return BTreeMap::new() };
     let spec = &to_json(object)["spec"];

@@ -112,7 +112,7 @@ async function services(query) {
   });
   await view.refresh();
   const counts = Object.entries(first.registries).map(([name, number]) => `${name} ${count(number)}`).join(', ');
-  return { command: 'pilotctl describe KIND/NAMESPACE/NAME', on: ['change'], content: [title('Services', h('span', { class: 'muted' }, counts)), view.element], refresh: view.refresh };
+  return { command: 'pilotctl get services', on: ['change'], content: [title('Services', h('span', { class: 'muted' }, counts)), view.element], refresh: view.refresh };
 }
 
 async function problems() {
@@ -176,7 +176,14 @@ async function history_(query) {
 
 function steps(found) {
   const lost = of => (of?.passedOver || []).map(other => h('div', { class: 'lost' }, `not ${other.what}: ${other.reason}`));
-  const from = config => (config ? h('div', {}, h('code', {}, config), ' ', found.places?.[config] ? h('span', { class: 'mono' }, found.places[config]) : '') : null);
+  const places = found.places || {};
+  // The place of an object, and the line of its rule, which is known as "FIELD from OBJECT".
+  const from = (config, field) => {
+    if (!config) return null;
+    const line = field && places[`${field} from ${config}`]?.split(':').pop();
+    const text = places[config] ? `${places[config]}${line ? `, rule in line ${line}` : ''}` : '';
+    return h('div', {}, field && field !== 'route' ? `${field} from ` : '', h('code', {}, config), ' ', text ? h('span', { class: 'mono' }, text) : '');
+  };
   const step = (name, text, ...more) => h('li', {}, h('strong', {}, name), ' ', text, more);
   const outcome = found.outcome, bad = 'notServed' in outcome;
   const end = outcome.forwarded ? outcome.forwarded.map(cluster => h('li', { class: cluster.problem ? 'end bad' : 'end' },
@@ -188,9 +195,21 @@ function steps(found) {
   return h('ol', { class: 'steps', id: 'steps' },
     found.listener && step('Listener', found.listener.name, h('div', { class: 'muted' }, found.listener.reason), lost(found.listener)),
     found.virtualHost && step('Virtual host', found.virtualHost.name, h('div', { class: 'muted' }, `domain ${found.virtualHost.domain} matches ${found.virtualHost.authority}`), lost(found.virtualHost)),
-    found.route && step(`Route ${found.route.number}`, found.route.name, from(found.route.config), lost(found.route)),
+    found.route && step(`Route ${found.route.number}`, found.route.name, from(found.route.config, 'route'), lost(found.route)),
     (found.unmatched || []).map(other => h('li', {}, h('span', { class: 'lost' }, `not ${other.what}: ${other.reason}`))),
-    (found.policies || []).map(policy => step(policy.what, policy.detail)), end);
+    (found.policies || []).map(policy => step(policy.what, policy.detail)), end,
+    found.unknownHost && h('li', { class: 'end bad', id: 'unknown' }, found.unknownHost),
+    (found.arrivals || []).map(arrival => arrived(arrival, from)));
+}
+
+// What the proxy of an endpoint does with the request.
+function arrived(arrival, from) {
+  const { access } = arrival, denied = access.denied, unknown = access.unknown;
+  const by = arrival.identity ? `with mutual TLS as ${arrival.identity}` : arrival.mutualTls ? 'with mutual TLS' : 'without a certificate';
+  return h('li', { class: denied ? 'end bad arrival' : 'end arrival' }, h('strong', {}, `At ${arrival.proxy} `), `(${arrival.address}) ${by}`,
+    (arrival.peerAuthentications || []).map(config => h('div', {}, 'PeerAuthentication', from(config))),
+    arrival.checks.map(check => h('div', {}, check.what, (check.rules || []).map(rule => from(rule.config, rule.field)))),
+    h('div', { class: denied ? 'bad' : '' }, denied ? `denied: ${denied}` : unknown ? `not decided here: ${unknown}` : 'allowed'));
 }
 
 async function explain(query) {
