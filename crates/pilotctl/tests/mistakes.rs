@@ -244,7 +244,15 @@ async fn typical_mistakes_are_named_with_file_and_line_and_other_rules_apply() {
         })
         .await;
         assert_eq!(found.matches("mine.yaml").count(), if mistake.code == "PIL0108" { 2 } else { 1 }, "{found}");
-        assert!(mesh.server.output().contains(&found), "the log has no line {found:?}:\n{}", mesh.server.output());
+        let log = mesh.server.output();
+        assert_eq!(log.matches(&found).count(), 1, "the log has {found:?} once:\n{log}");
+        let metrics = client::get(mesh.server.monitoring(), "localhost", "/metrics").await.expect("metrics").body;
+        let of = |severity: &str| {
+            let name = format!("pilotage_problems{{severity=\"{severity}\"}} ");
+            let value = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok());
+            value.unwrap_or_else(|| panic!("no {name} in\n{metrics}"))
+        };
+        assert!(of("error") + of("warning") >= 1.0, "{}", mistake.bad);
         mesh.applies("catalog").await.unwrap_or_else(|e| panic!("{}: {e}", mistake.bad));
         if mistake.keeps {
             mesh.applies("cart").await.unwrap_or_else(|e| panic!("{}: {e}", mistake.bad));

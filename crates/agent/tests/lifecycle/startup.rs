@@ -90,3 +90,22 @@ async fn without_envoy_a_grpc_bootstrap_is_written() {
     let status = agent.process.terminate().await;
     assert!(status.success() && agent.envoys().is_empty(), "{status}");
 }
+
+#[tokio::test]
+async fn a_missing_envoy_ends_the_agent_at_once_with_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    for (binary, expected) in [
+        (folder.path().join("none"), "/none; give its path with --binaryPath"),
+        ("no-such-envoy".into(), "no-such-envoy on the PATH; give its path with --binaryPath"),
+    ] {
+        let mut command = std::process::Command::new(AGENT);
+        command.args(["proxy", "sidecar", "--ip", "127.0.0.1", "--id", "client-1.outside", "--domain", "outside.svc"]);
+        command.args(["--discoveryAddress", "127.0.0.1:1", "--controlPlaneAuthPolicy", "NONE", "--statusPort", "0"]);
+        command.arg("--configPath").arg(folder.path().join("proxy")).arg("--binaryPath").arg(&binary);
+        let (begun, output) = (Instant::now(), command.output().unwrap());
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains("could not find Envoy at ") && text.contains(expected), "{text}");
+        println!("ended after {:?}", begun.elapsed());
+    }
+}

@@ -343,6 +343,12 @@ async fn debug_requests_are_answered_whatever_their_nonce_and_unknown_ones_are_r
         (status.code(), status.message()),
         (Code::InvalidArgument, "unknown debug type istio.io/debug/nothingz")
     );
+    server.says("stream refused").await;
+    let log = server.process.output();
+    let line = log.lines().find(|line| line.contains("stream refused")).unwrap_or_default();
+    for field in ["warn\t", "peer=\"127.0.0.1:", "code=InvalidArgument", "unknown debug type istio.io/debug/nothingz"] {
+        assert!(line.contains(field), "no {field} in {line}");
+    }
 }
 
 #[tokio::test]

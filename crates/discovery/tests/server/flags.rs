@@ -1,14 +1,20 @@
 //! The command line: accepted and rejected flags, and their messages.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use testkit::client;
+use testkit::{client, wait};
 
-use crate::started::{BINARY, Started, folder};
+use crate::started::{BINARY, SHOP, Started, folder};
 
 fn run(args: &[&str]) -> Output {
     Command::new(BINARY).args(args).env_clear().output().unwrap()
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 fn stdout(output: &Output) -> String {
@@ -166,4 +172,47 @@ async fn a_taken_controlz_port_turns_controlz_off() {
     let mut server = Started::new(&["--registries=", "--ctrlz_address=127.0.0.1", &port]);
     server.ready().await;
     server.says("ControlZ is off: could not listen on 127.0.0.1").await;
+}
+
+#[test]
+fn settings_are_printed_with_their_origin_and_without_secrets() {
+    let mut command = Command::new(BINARY);
+    command.args(["settings", "--registries=Consul", "--consulserverURL=http://user:hidden-word@127.0.0.1:8500"]);
+    let output = command.env_clear().env("PILOT_DEBOUNCE_AFTER", "7ms").output().unwrap();
+    let text = stdout(&output);
+    assert!(output.status.success() && !text.contains("hidden-word"), "{output:?}");
+    let row = |name: &str| {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(text.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), ["NAME", "VALUE", "ORIGIN"]);
+    assert_eq!(row("--registries"), "Consul flag");
+    assert_eq!(row("PILOT_DEBOUNCE_AFTER"), "7ms environment");
+    assert!(row("--grpcAddr").ends_with(" default"), "{text}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_broken_at_the_start_is_served_from_the_state_folder() {
+    let folder = folder();
+    let file = folder.path().join("config/shop.yaml");
+    std::fs::write(&file, SHOP).unwrap();
+    let state = folder.path().join("state");
+    let flag = format!("--stateDir={}", state.display());
+    let mut server = Started::on(folder, &["--registries=", &flag]);
+    server.ready().await;
+    wait::until("a copy of the file", async || {
+        let copies = files_below(&state);
+        let has_copy =
+            copies.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("web.shop")));
+        if has_copy { Ok(()) } else { Err(format!("{copies:?}")) }
+    })
+    .await;
+    let Started { process, folder } = server;
+    drop(process);
+    std::fs::write(&file, "apiVersion: [\n").unwrap();
+    let mut server = Started::on(folder, &["--registries=", &flag]);
+    server.ready().await;
+    server.says("file is broken; serving its last good content from the state folder").await;
+    let services = server.get("/debug/registryz").await.body;
+    assert!(services.contains("web.shop.example"), "{services}");
 }
