@@ -279,6 +279,10 @@ async fn a_plan_shows_requests_and_the_verdict_of_envoy() {
     ] {
         assert!(text.contains(expected), "no {expected:?} in\n{text}");
     }
+    let limited = pilotctl(&server, &["plan", "-f", &change, "--envoy", &envoy, "--groups", "0"]);
+    assert_eq!(limited.status.code(), Some(0), "{}", printed(&limited));
+    assert!(printed(&limited).contains("groups of proxies, because of --groups"), "{}", printed(&limited));
+    assert!(!text.contains("not checked") && !printed(&limited).contains("Envoy accepts"), "{text}");
     let patch = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: bad, namespace: shop}\nspec: \
                  {configPatches: [{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND}, patch: {operation: MERGE, value: \
                  {connect_timeout: -1s}}}]}\n";
@@ -321,4 +325,37 @@ async fn a_plan_and_a_translation_need_no_server() {
     let wrong = run(&["translate", &path("now"), "--node", "nonsense"]);
     assert_eq!(wrong.status.code(), Some(1));
     assert!(printed(&wrong).contains("four parts"), "{}", printed(&wrong));
+}
+
+#[test]
+fn a_plan_without_an_envoy_lacks_its_verdict_and_stops_ci() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    std::fs::write(path("now.yaml"), service("s1", "shop", 8001)).unwrap();
+    std::fs::write(path("next.yaml"), service("s2", "shop", 8002)).unwrap();
+    let node = "sidecar~10.1.0.1~cart.shop~shop.svc.cluster.local";
+    let plan = |change: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pilotctl"));
+        // Neither a setting, nor the cache folder, nor the PATH has an Envoy.
+        command.env_remove("PILOTAGE_ENVOY").env("PILOTAGE_CACHE", folder.path()).env("PATH", folder.path());
+        command.args(["plan", "-f", &path(change), "--config", &path("now.yaml"), "--node", node]).args(more);
+        command.output().unwrap()
+    };
+    let missing = plan("next.yaml", &[]);
+    assert_eq!(missing.status.code(), Some(1), "{}", printed(&missing));
+    assert!(
+        printed(&missing).contains("the verdict of Envoy is missing: could not find an Envoy"),
+        "{}",
+        printed(&missing)
+    );
+    let missing = plan("next.yaml", &["-o", "json"]);
+    let report: Value = serde_json::from_slice(&missing.stdout).unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(report["verdictMissing"].is_string() && report["effects"][0]["envoy"].is_null(), "{report:#}");
+    let unwanted = plan("next.yaml", &["--no-validate"]);
+    assert_eq!(unwanted.status.code(), Some(0), "{}", printed(&unwanted));
+    assert!(!printed(&unwanted).contains("verdict"), "{}", printed(&unwanted));
+    // Nothing changes, so there is nothing to ask.
+    let same = plan("now.yaml", &[]);
+    assert_eq!(same.status.code(), Some(0), "{}", printed(&same));
 }

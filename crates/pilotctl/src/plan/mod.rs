@@ -1,6 +1,6 @@
 //! `pilotctl plan`: what a change would do, before it is made: the proxies and resources that it touches, requests that go
 //! another way, and Envoy's verdict. With a server its snapshot and its proxies are used; with `--config` files and a node.
-//! Exit status 0 if proxies would accept it, 1 if not, or if the change has mistakes.
+//! Exit status 0 if proxies would accept it, 1 if not, if there is no Envoy to ask, or if the change has mistakes.
 
 mod offline;
 mod report;
@@ -47,9 +47,9 @@ pub(crate) struct PlanOptions {
     #[command(flatten)]
     node: OfflineNode,
 
-    /// Groups of proxies for which requests are compared and Envoy is asked
-    #[arg(long, default_value_t = 3)]
-    groups: usize,
+    /// Most groups of proxies for which requests are compared and Envoy is asked; default: all
+    #[arg(long)]
+    groups: Option<usize>,
 
     /// Envoy binary that validates the result
     #[arg(long)]
@@ -71,6 +71,24 @@ struct GroupEffect {
     verdict: Option<Result<(), String>>,
 }
 
+/// The Envoy that gives a verdict.
+enum Validator {
+    Envoy(PathBuf),
+    /// The user wants no verdict.
+    Unwanted,
+    /// Why there is none.
+    Missing(String),
+}
+
+impl Validator {
+    fn program(&self) -> Option<&Path> {
+        match self {
+            Validator::Envoy(program) => Some(program),
+            Validator::Unwanted | Validator::Missing(_) => None,
+        }
+    }
+}
+
 /// Prints the plan; returns the exit status.
 pub(crate) async fn run(options: &PlanOptions) -> Result<u8> {
     let mistakes = if options.delete { Vec::new() } else { mistakes_of(&options.files)? };
@@ -78,25 +96,33 @@ pub(crate) async fn run(options: &PlanOptions) -> Result<u8> {
         eprintln!("the change has mistakes:\n{}", mistakes.join("\n"));
         return Ok(FOUND_SOMETHING);
     }
-    let envoy = envoy(options)?;
+    let validator = validator(options);
     let (mut report, effects) = match options.config.is_empty() {
-        true => online(options, envoy.as_deref()).await?,
-        false => offline::plan(options, envoy.as_deref()).await?,
+        true => online(options, validator.program()).await?,
+        false => offline::plan(options, validator.program()).await?,
     };
     let rejected = effects.iter().any(|effect| matches!(effect.verdict, Some(Err(_))));
+    let groups = report["groups"].as_array().map_or(0, Vec::len);
     report["effects"] = effects.iter().map(shown).collect();
+    report["uncheckedGroups"] = json!(groups.saturating_sub(effects.len()));
+    // Without a difference there is nothing that an Envoy could reject.
+    let missing = match &validator {
+        Validator::Missing(reason) if groups > 0 => Some(reason),
+        _ => None,
+    };
+    report["verdictMissing"] = json!(missing);
     if !options.output.printed(&report)? {
         report::print(&report, &effects);
     }
-    Ok(if rejected { FOUND_SOMETHING } else { 0 })
+    Ok(if rejected || missing.is_some() { FOUND_SOMETHING } else { 0 })
 }
 
-/// The Envoy to ask; an error if one was named and is missing.
-fn envoy(options: &PlanOptions) -> Result<Option<PathBuf>> {
-    match (options.no_validate, &options.envoy) {
-        (true, _) => Ok(None),
-        (false, Some(given)) => find_envoy(Some(given)).map(Some),
-        (false, None) => Ok(find_envoy(None).ok()),
+/// The Envoy to ask. One that was named and does not exist is an error when it is started.
+fn validator(options: &PlanOptions) -> Validator {
+    match find_envoy(options.envoy.as_deref()) {
+        _ if options.no_validate => Validator::Unwanted,
+        Ok(program) => Validator::Envoy(program),
+        Err(error) => Validator::Missing(format!("{error:#}")),
     }
 }
 
@@ -115,7 +141,7 @@ async fn online(options: &PlanOptions, envoy: Option<&Path>) -> Result<(Value, V
     let path = format!("/api/v1/plan?namespace={}{delete}", escaped(&options.namespace));
     let report = options.server.post(&path, text.clone()).await?;
     let mut effects = Vec::new();
-    for group in report["groups"].as_array().into_iter().flatten().take(options.groups) {
+    for group in report["groups"].as_array().into_iter().flatten().take(options.groups.unwrap_or(usize::MAX)) {
         let Some(proxy) = group["proxies"][0].as_str() else { continue };
         let dumps = options.server.post(&format!("{path}&dump={}", escaped(proxy)), text.clone()).await?;
         effects.push(effect(proxy, &dumps["before"], &dumps["after"], envoy).await?);

@@ -49,6 +49,13 @@ fn lines(report: &Value, effects: &[GroupEffect]) -> Vec<String> {
     for effect in effects {
         lines.extend(effect_lines(effect));
     }
+    if let Some(count) = report["uncheckedGroups"].as_u64().filter(|count| *count > 0) {
+        let of = list(report, "groups").len();
+        lines.push(yellow(&format!("\nnot checked: {count} of {of} groups of proxies, because of --groups")));
+    }
+    if let Some(reason) = report["verdictMissing"].as_str() {
+        lines.push(red(&format!("\nthe verdict of Envoy is missing: {reason}; --no-validate does without it")));
+    }
     lines
 }
 
@@ -101,7 +108,8 @@ mod tests {
             "objects": [{"kind": "VirtualService", "namespace": "shop", "name": "cart", "change": "changed"}],
             "problems": ["VirtualService shop/cart: no such host"], "touched": 5, "proxies": 7,
             "groups": [{"proxies": ["a.x", "b.x", "c.x", "d.x", "e.x"],
-                "resources": [{"type": "RDS", "name": "80", "change": "changed"}]}],
+                "resources": [{"type": "RDS", "name": "80", "change": "changed"}]}, {}, {}],
+            "uncheckedGroups": 2, "verdictMissing": "could not find an Envoy",
         });
         let effect = GroupEffect {
             proxy: "a.x".to_owned(),
@@ -116,6 +124,8 @@ mod tests {
             "a.x, b.x, c.x and 2 more: 1 resources",
             "  ~ RDS 80",
             "Envoy rejects the configuration of a.x: no healthy upstream",
+            "not checked: 2 of 3 groups of proxies, because of --groups",
+            "the verdict of Envoy is missing: could not find an Envoy; --no-validate does without it",
         ] {
             assert!(text.contains(expected), "no {expected:?} in\n{text}");
         }
