@@ -64,4 +64,11 @@ impl TlsClient {
         let request = Request::get(path).header("host", host).body(String::new())?;
         client::send_over(stream, request).await.map_err(ReplyError::no_response(address))
     }
+
+    /// POST of JSON over a new connection to a verified host.
+    pub async fn post(&self, address: SocketAddr, name: &str, path: &str, body: String) -> Result<Reply, ReplyError> {
+        let stream = self.connect(address, name).await?;
+        let request = Request::post(path).header("host", name).header("content-type", "application/json").body(body)?;
+        client::send_over(stream, request).await.map_err(ReplyError::no_response(address))
+    }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
+use super::metric_facts::{MetricFacts, facts};
 use super::source::{Literal, literals, read};
 use super::{head, row};
 
@@ -18,6 +19,16 @@ struct MetricFiles {
     prefix: &'static str,
 }
 
+const GAPS: &str = "crates/discovery/src/http/debug/status.rs";
+const OF_REQUESTS: &str = "pilot-agent --requestMetrics";
+
+/// A metric as it is described.
+struct DescribedMetric {
+    /// `None` where the code does not show them.
+    facts: Option<MetricFacts>,
+    help: String,
+}
+
 const METRIC_FILES: &[MetricFiles] = &[
     MetricFiles {
         program: "pilot-discovery",
@@ -25,7 +36,7 @@ const METRIC_FILES: &[MetricFiles] = &[
             "crates/discovery/src/metrics.rs",
             "crates/discovery/src/http/metrics.rs",
             "crates/discovery/src/http/process.rs",
-            "crates/discovery/src/http/debug/status.rs",
+            GAPS,
             "crates/discovery/src/trust/metrics.rs",
             "crates/discovery/src/registration/metrics.rs",
             "crates/discovery/src/webhook/metrics.rs",
@@ -52,7 +63,7 @@ const METRIC_FILES: &[MetricFiles] = &[
         prefix: "istio_agent_",
     },
     MetricFiles {
-        program: "pilot-agent --requestMetrics",
+        program: OF_REQUESTS,
         files: &["crates/agent/src/requests/series.rs"],
         starts: &["istio_"],
         prefix: "",
@@ -62,7 +73,8 @@ const METRIC_FILES: &[MetricFiles] = &[
 pub(super) fn body(root: &Path) -> Result<String> {
     let mut text = "Both servers write Prometheus' text format: `pilot-discovery` at `/metrics` on the port of \
                     `--monitoringAddr` (15014), `pilot-agent` at\n`/stats/prometheus` on 15020, together with Envoy's and \
-                    the application's. Names are upstream's where upstream has the metric.\n"
+                    the application's. Names are upstream's where upstream has the metric. Histograms have\nthe label `le` too. \
+                    Labels of requests are described in [monitoring.md](../monitoring.md#requests-of-the-mesh).\n"
         .to_owned();
     for MetricFiles { program, files, starts, prefix } in METRIC_FILES {
         let mut metrics = BTreeMap::new();
@@ -71,17 +83,26 @@ pub(super) fn body(root: &Path) -> Result<String> {
             let code = &source[..source.find("#[cfg(test)]\nmod tests").unwrap_or(source.len())];
             metrics.extend(of_file(code, starts));
         }
+        // A table of functions that count; `http/metrics.rs` prints gauges of them.
+        let gaps = read(root, GAPS)?;
         if metrics.is_empty() {
             bail!("no metric of {program}");
         }
-        let rows = metrics.iter().map(|(name, help)| row(&[&format!("`{prefix}{name}`"), help]));
-        text += &format!("\n## {program}\n\n{}{}", head(&["metric", "meaning"]), rows.collect::<String>());
+        text += &format!("\n## {program}\n\n{}", head(&["metric", "type", "labels", "meaning"]));
+        for (name, DescribedMetric { facts, help }) in &metrics {
+            let gauge = || gaps.contains(&format!("\"{name}\"")).then_some(("gauge", Vec::new()));
+            let facts = facts.as_ref().map(|facts| (facts.kind, facts.labels.clone())).or_else(gauge);
+            let (kind, labels) = facts.with_context(|| format!("could not find the type of metric {name}"))?;
+            let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let labels = if *program == OF_REQUESTS { "upstream's".to_owned() } else { labels.join(", ") };
+            text += &row(&[&format!("`{prefix}{name}`"), kind, &labels, help]);
+        }
     }
     Ok(text)
 }
 
 /// Name and help. The help follows the name, or is bound to a variable before.
-fn of_file(text: &str, prefixes: &[&str]) -> BTreeMap<String, String> {
+fn of_file(text: &str, prefixes: &[&str]) -> BTreeMap<String, DescribedMetric> {
     let literals = literals(text);
     let mut metrics = BTreeMap::new();
     for (at, literal) in literals.iter().enumerate().filter(|(_, literal)| is_name(text, literal, prefixes)) {
@@ -102,7 +123,8 @@ fn of_file(text: &str, prefixes: &[&str]) -> BTreeMap<String, String> {
         if let Some(help) = help {
             // Upstream has one metric of rejections for each type.
             let name = literal.text.replace("{}", "<type>");
-            metrics.entry(name).or_insert(help.text.replace("{}", "<type>"));
+            let described = DescribedMetric { facts: facts(text, literal), help: help.text.replace("{}", "<type>") };
+            metrics.entry(name).or_insert(described);
         }
     }
     metrics
@@ -130,6 +152,8 @@ mod tests {
         let text = "f(\"pilot_a_b\", \"A b\", x);\nlet help = \"C d\";\nlet no = (\"held\", \"no\");\n\
                     f(\"pilot_c\", help, no);\nlet (n, h) = (format!(\"pilot_{}_e\", short(kind)), format!(\"E {}\", kind));";
         let expected = [("pilot_<type>_e", "E <type>"), ("pilot_a_b", "A b"), ("pilot_c", "C d")];
-        assert_eq!(of_file(text, &["pilot_"]), expected.map(|(a, b)| (a.to_owned(), b.to_owned())).into());
+        let found: Vec<(String, String)> =
+            of_file(text, &["pilot_"]).into_iter().map(|(name, metric)| (name, metric.help)).collect();
+        assert_eq!(found, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
     }
 }

@@ -7,6 +7,7 @@ mod debug;
 mod environment;
 mod flags;
 mod kinds;
+mod metric_facts;
 mod metrics;
 mod registry_file;
 mod source;

@@ -192,8 +192,8 @@ impl CurrentValues {
         let of = |severity: Severity| {
             world.problems.values().flatten().filter(|problem| problem.severity == severity).count() as f64
         };
-        let labels = [("info", Severity::Info), ("warning", Severity::Warning), ("error", Severity::Error)]
-            .map(|(name, severity)| ([("severity", name)], of(severity)));
+        let labels = [Severity::Info, Severity::Warning, Severity::Error]
+            .map(|severity| ([("severity", severity.as_str())], of(severity)));
         let values: Vec<Labelled<'_>> = labels.iter().map(|(labels, count)| (&labels[..], *count)).collect();
         labelled(encoder, "pilotage_problems", "Problems in the configuration, by severity", &values)
     }

@@ -7,7 +7,7 @@
 mod graph;
 mod mesh;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,6 +49,7 @@ async fn a_real_prometheus_finds_data_for_every_query() {
     mesh.server.write("bad.yaml", BAD_PATCH);
     prometheus.has_data("pilot_total_xds_rejects").await;
     mesh.server.remove("bad.yaml");
+    mesh.reject_an_object().await;
     own_dashboard(&prometheus).await;
     alert_rules(&prometheus).await;
     upstreams_dashboard(&prometheus).await;
@@ -146,11 +147,34 @@ async fn formats(mesh: &Mesh) {
             .filter(|name| !rejections.iter().any(|known| known == name) && !documented.contains(&format!("`{name}`")))
             .collect();
         assert!(missing.is_empty(), "not in docs/reference/metrics.md: {missing:?}");
+        described(&documented, page);
         let (_, said) = promtool(&["check", "metrics"], page);
         let ours = |line: &&str| line.starts_with("pilotage_") && !line.contains("\"_total\" suffix");
         let advice: BTreeSet<&str> = said.lines().filter(ours).collect();
         assert!(advice.is_empty(), "{advice:?}");
     }
+}
+
+/// Types and labels of all series are those of the page of metrics.
+fn described(documented: &str, page: &str) {
+    let mut types: BTreeMap<&str, &str> = BTreeMap::new();
+    for line in page.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            types.insert(name, kind);
+        }
+        let Some((series, _)) = line.split_once(' ').filter(|_| !line.starts_with('#')) else { continue };
+        let (series, labels) = series.split_once('{').unwrap_or((series, ""));
+        let parts = ["_bucket", "_sum", "_count"].iter().find_map(|part| series.strip_suffix(part));
+        let name = parts.filter(|name| types.get(name) == Some(&"histogram")).unwrap_or(series);
+        let row = documented.lines().find(|row| row.starts_with(&format!("| `{name}` |")));
+        let Some(cells) = row.map(|row| row.split(" | ").collect::<Vec<_>>()) else { continue };
+        assert_eq!(cells[1], types[name], "{line}");
+        let names = labels.split("\",").filter_map(|label| Some(label.trim_matches('}').split_once('=')?.0));
+        for label in names.filter(|label| *label != "le" && cells[2] != "upstream's") {
+            assert!(cells[2].contains(&format!("`{label}`")), "{label} is not in {row:?}");
+        }
+    }
+    assert!(types.len() > 10, "{types:?}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::kubernetes::ApiServer;
 use testkit::process::Process;
 use testkit::prometheus::ScrapedProcess;
+use testkit::tls::TlsClient;
 use testkit::{client, ports, programs, servers, wait};
 
 pub(crate) const SERVER: &str = env!("CARGO_BIN_EXE_pilot-discovery");
@@ -22,12 +23,14 @@ const CART: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 32);
 
 pub(crate) struct Mesh {
     pub(crate) server: DiscoveryProcess,
+    /// The port of the webhooks.
+    https: SocketAddr,
     pub(crate) front: Sidecar,
     pub(crate) cart: Sidecar,
     pub(crate) ports: MeshPorts,
     pub(crate) http: HttpBackend,
     _tcp: TcpBackend,
-    _api_server: ApiServer,
+    api_server: ApiServer,
     _folder: TempDir,
 }
 
@@ -72,18 +75,41 @@ impl Mesh {
             ("services.yaml".to_owned(), services(ports)),
             ("sidecars.yaml".to_owned(), sidecars(ports, &http, &tcp)),
         ];
-        let options = DiscoveryOptions { files, ..options(&api_server, folder.path()) };
+        let https = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
+        let options = DiscoveryOptions { files, ..options(&api_server, folder.path(), https) };
         let server = DiscoveryProcess::start(SERVER, options).await;
         let authority = Authority::new();
         let front = Sidecar::start(folder.path(), &server, &authority, "front", FRONT).await;
         let cart = Sidecar::start(folder.path(), &server, &authority, "cart", CART).await;
-        let mesh = Mesh { server, front, cart, ports, http, _tcp: tcp, _api_server: api_server, _folder: folder };
+        let mesh = Mesh { server, https, front, cart, ports, http, _tcp: tcp, api_server, _folder: folder };
         wait::until("a response of cart", async || {
             let reply = client::get(ports.entrance(), "cart.shop.svc.cluster.local", "/").await?;
             if reply.status.is_success() { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
         })
         .await;
         mesh
+    }
+
+    /// Sends an object with a mistake to the webhook, as an API server does.
+    pub(crate) async fn reject_an_object(&self) {
+        let roots = wait::until("roots of the server", async || {
+            let roots = self.api_server.get("/api/v1/namespaces/shop/configmaps/istio-ca-root-cert").await;
+            let text = roots.map_err(|error| error.to_string())?["data"]["root-cert.pem"].as_str().map(str::to_owned);
+            text.ok_or_else(|| "no root".to_owned())
+        })
+        .await;
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": "CREATE",
+                "resource": {"group": "networking.istio.io", "version": "v1", "resource": "virtualservices"},
+                "object": {"apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+                    "metadata": {"name": "bad", "namespace": "shop"}, "spec": {"hosts": 7}},
+            },
+        });
+        let client = TlsClient::trusting(&roots, None, &["http/1.1"]);
+        let reply = client.post(self.https, "istiod.istio-system.svc", "/validate", review.to_string()).await.unwrap();
+        assert_eq!(reply.json()["response"]["allowed"], false, "{}", reply.body);
     }
 
     /// What a Prometheus in a cluster would scrape, with the labels that it would add.
@@ -164,8 +190,8 @@ fn put(path: &PathBuf, text: &str) {
 }
 
 /// The API server is for events of services, and for the webhooks.
-fn options(api_server: &ApiServer, folder: &Path) -> DiscoveryOptions {
-    let [secure, https] = [(); 2].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free())));
+fn options(api_server: &ApiServer, folder: &Path, https: SocketAddr) -> DiscoveryOptions {
+    let secure = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
     DiscoveryOptions {
         args: vec![
             "--registries=Kubernetes".to_owned(),
