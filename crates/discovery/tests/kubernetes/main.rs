@@ -14,6 +14,7 @@ mod clusters;
 mod definitions;
 mod election;
 mod gateway_leader;
+mod gauges;
 mod istiod;
 mod kubectl;
 mod legacy;
