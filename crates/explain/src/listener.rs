@@ -33,7 +33,7 @@ pub(crate) enum Entry {
 /// The HTTP connection manager of a chain.
 pub(crate) struct HttpManager {
     pub(crate) route_config: String,
-    inline: Option<RouteConfiguration>,
+    pub(crate) inline: Option<RouteConfiguration>,
     strips_any_port: bool,
     strips_own_port: bool,
     pub(crate) filters: Vec<HttpFilter>,

@@ -108,6 +108,16 @@ pub fn summary_of_routes(table: &RouteConfiguration) -> Vec<[String; 5]> {
     rows.collect()
 }
 
+/// Route tables that are part of a listener. Envoy's dump has them among its routes too, other dumps do not.
+pub fn inline_routes(listener: &Listener) -> Vec<RouteConfiguration> {
+    let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
+    let table = |chain| match entry(chain).0 {
+        Entry::Http(manager) => manager.inline,
+        Entry::Tcp(_) | Entry::Unknown => None,
+    };
+    chains.filter_map(table).collect()
+}
+
 fn path_match(matcher: Option<&RouteMatch>) -> String {
     match matcher.and_then(|matcher| matcher.path_specifier.as_ref()) {
         Some(PathSpecifier::Prefix(prefix)) => format!("{prefix}*"),

@@ -95,10 +95,10 @@ pub(crate) async fn run(options: &PcOptions) -> Result<u8> {
 
 /// Prints how the proxy's Envoy differs from what it should have.
 async fn compare(options: &PcOptions) -> Result<u8> {
-    let [intended, actual] = [intended(options).await?, actual(options).await?];
+    let [intended, actual] = [intended(options).await?, without_static(&actual(options).await?)?];
     let read = |text: &str| ProxyConfig::from_dump(text).map(|config| printed(options.part, &config));
     let (intended, actual) = (read(&intended)?, read(&actual)?);
-    // Envoy adds clusters and listeners from its bootstrap, and prints resources in another order.
+    // Envoy prints resources in another order.
     let sorted = |text: &str| {
         let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
         lines.sort_unstable();
@@ -110,6 +110,16 @@ async fn compare(options: &PcOptions) -> Result<u8> {
     let (intended, actual) = (sorted(&intended), sorted(&actual));
     anstream::print!("{}", difference(&intended, &actual, ("intended", "actual")));
     Ok(if intended == actual { 0 } else { FOUND_SOMETHING })
+}
+
+/// The dump of an Envoy without what its bootstrap has. It lists the route tables inside listeners as static too, but they
+/// are read from the listeners.
+fn without_static(dump: &str) -> Result<String> {
+    let mut dump: Value = serde_json::from_str(dump).context("could not read the dump as JSON")?;
+    for section in dump["configs"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        section.retain(|field, _| !field.starts_with("static"));
+    }
+    Ok(dump.to_string())
 }
 
 async fn intended(options: &PcOptions) -> Result<String> {
@@ -156,4 +166,45 @@ fn part_of(part: ConfigPart, mut dump: Value) -> Value {
         sections.retain(|of| of["@type"].as_str().is_some_and(|kind| kind.ends_with(section)));
     }
     dump
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{ConfigPart, ProxyConfig, printed, without_static};
+
+    fn table(name: &str) -> Value {
+        json!({"@type": "type.googleapis.com/envoy.config.route.v3.RouteConfiguration", "name": name, "virtual_hosts": [
+            {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": name}}]}]})
+    }
+
+    fn listener(routes: &[&str]) -> Value {
+        let manager =
+            "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+        let chain = |name: &&str| {
+            let mut inline = table(name);
+            inline.as_object_mut().unwrap().shift_remove("@type");
+            json!({"filters": [{"name": "http", "typed_config": {"@type": manager, "route_config": inline}}]})
+        };
+        let chains: Vec<Value> = routes.iter().map(chain).collect();
+        json!({"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "in", "filter_chains": chains})
+    }
+
+    #[test]
+    fn route_tables_inside_listeners_are_the_same_in_both_dumps() {
+        let server = json!({"configs": [{"listener": listener(&["in|80", "in|80"])}, {"route_config": table("80")}]});
+        let routes = |inline: &[&str]| {
+            let envoy = json!({"configs": [
+                {"static_listeners": [listener(&["probes"])], "dynamic_listeners": [listener(inline)]},
+                {"static_route_configs": [table("probes"), table(inline[0])], "dynamic_route_configs": [table("80")]},
+            ]});
+            let config = ProxyConfig::from_dump(&without_static(&envoy.to_string()).unwrap()).unwrap();
+            printed(ConfigPart::Route, &config)
+        };
+        let intended = printed(ConfigPart::Route, &ProxyConfig::from_dump(&server.to_string()).unwrap());
+        assert!(intended.contains("in|80") && intended.lines().count() == 3, "{intended}");
+        assert_eq!(routes(&["in|80"]), intended);
+        assert_ne!(routes(&["in|81"]), intended);
+    }
 }

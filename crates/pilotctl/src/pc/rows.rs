@@ -1,8 +1,10 @@
 //! Rows of the tables of `pilotctl pc`, from the same reading of a dump that `explain` uses.
 
+use std::collections::BTreeSet;
+
 use explain::ProxyConfig;
 use explain::summary::{
-    ClusterSummary, summary_of_cluster, summary_of_endpoints, summary_of_listener, summary_of_routes,
+    ClusterSummary, inline_routes, summary_of_cluster, summary_of_endpoints, summary_of_listener, summary_of_routes,
 };
 
 pub(super) const CLUSTER: [&str; 6] = ["SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE"];
@@ -28,7 +30,11 @@ pub(super) fn listeners(config: &ProxyConfig) -> Vec<Vec<String>> {
 }
 
 pub(super) fn routes(config: &ProxyConfig) -> Vec<Vec<String>> {
-    config.routes.values().flat_map(summary_of_routes).map(Vec::from).collect()
+    let inline: Vec<_> = config.listeners.iter().flat_map(inline_routes).collect();
+    // Chains of a listener may have the same table, and Envoy's dump has these tables twice.
+    let mut known = BTreeSet::new();
+    let rows = config.routes.values().chain(&inline).flat_map(summary_of_routes).map(Vec::from);
+    rows.filter(|row| known.insert(row.clone())).collect()
 }
 
 pub(super) fn endpoints(config: &ProxyConfig) -> Vec<Vec<String>> {
