@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::bundle_query;
+
 /// The format of bundles that this version reads and writes.
 pub(crate) const FORMAT: u32 = 1;
 
@@ -37,17 +39,26 @@ impl BundleFile {
         Ok(bundle)
     }
 
-    /// A page that the bundle has.
+    /// What the server answered to a request when the bundle was taken.
     pub(crate) fn page(mut self, path: &str) -> Result<String> {
-        let base = path.split('?').next().unwrap_or_default();
-        // Other queries of a page are answered with the whole page.
-        let known = self.pages.keys().find(|known| known.split('?').next() == Some(base)).cloned();
-        let is_dump = base.ends_with("config_dump");
-        let name = if self.pages.contains_key(path) { Some(path.to_owned()) } else { known.filter(|_| !is_dump) };
-        match name.and_then(|name| self.pages.remove(&name)) {
-            Some(text) => Ok(text),
-            None if is_dump => bail!("the bundle has no configuration of this proxy; take one with --proxy NAME"),
-            None => bail!("the bundle has no page {path}"),
+        if let Some(text) = self.pages.remove(path) {
+            return Ok(text);
+        }
+        let (page, query) = path.split_once('?').unwrap_or((path, ""));
+        if page.ends_with("config_dump") {
+            bail!("the bundle has no configuration of this proxy; take one with --proxy NAME");
+        }
+        if let Some(proxy) = page.strip_prefix("/api/v1/proxies/") {
+            let proxy = proxy.split('/').next().unwrap_or_default();
+            bail!("the bundle has no page {page}; take one with --proxy {proxy}");
+        }
+        let known = self.pages.keys().find(|known| known.split('?').next() == Some(page)).cloned();
+        let Some(text) = known.and_then(|known| self.pages.remove(&known)) else {
+            bail!("the bundle has no page {page}; only a running server answers this command");
+        };
+        match serde_json::from_str(&text) {
+            Ok(whole) => Ok(bundle_query::answer(page, query, whole).to_string()),
+            Err(_) => Ok(text),
         }
     }
 }
@@ -73,6 +84,13 @@ mod tests {
         fs::write(&file, whole).unwrap();
         let read = || BundleFile::read(&file).unwrap();
         assert_eq!(read().page("/api/v1/proxies?name=a").unwrap(), "[]");
-        assert!(read().page("/debug/config_dump?proxyID=a").is_err());
+        for (page, expected) in [
+            ("/debug/config_dump?proxyID=a", "take one with --proxy NAME"),
+            ("/api/v1/proxies/a.shop", "no page /api/v1/proxies/a.shop; take one with --proxy a.shop"),
+            ("/api/v1/history/objects?at=3", "no page /api/v1/history/objects; only a running server"),
+        ] {
+            let error = read().page(page).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
+        }
     }
 }

@@ -41,6 +41,14 @@ impl ControlPlaneOptions {
         self.server.trim_start_matches("http://").trim_end_matches('/')
     }
 
+    /// The address of a running server; an error with a bundle, which has no such page.
+    pub(crate) fn live(&self, page: &str) -> Result<&str> {
+        if self.bundle.is_some() {
+            bail!("this command needs a running server: a bundle has no page {page}");
+        }
+        Ok(self.address())
+    }
+
     /// The text of a page.
     pub(crate) async fn text(&self, path: &str) -> Result<String> {
         if let Some(file) = &self.bundle {
@@ -57,9 +65,7 @@ impl ControlPlaneOptions {
 
     /// The answer to a request with a body, as JSON.
     pub(crate) async fn post(&self, path: &str, body: String) -> Result<Value> {
-        if self.bundle.is_some() {
-            bail!("this command needs a running server: a bundle has no answer to it");
-        }
+        self.live(path.split('?').next().unwrap_or_default())?;
         let text = self.exchange(Method::POST, path, body, LONG_LIMIT).await?;
         serde_json::from_str(&text).with_context(|| format!("could not read {path} of {}: not JSON", self.address()))
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::control_plane::ControlPlaneOptions;
 use crate::history::summary;
-use crate::output::{red, yellow};
+use crate::output::{ListFormat, red, yellow};
 
 /// A line of events is far shorter.
 const LONGEST: usize = 16 << 20;
@@ -24,12 +24,16 @@ pub(crate) struct EventsOptions {
     #[arg(long)]
     count: Option<usize>,
 
-    /// Print each event as a line of JSON
+    /// The same as `-o json`
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
     server: ControlPlaneOptions,
+
+    /// How to print events: JSON has one line for each, YAML one document
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Table)]
+    output: ListFormat,
 }
 
 /// Prints events until the server is gone or interrupted; returns the exit status.
@@ -47,16 +51,24 @@ pub(crate) async fn run(options: &EventsOptions) -> Result<u8> {
             if !is_wanted {
                 continue;
             }
-            match options.json {
-                true => println!("{}", serde_json::json!({"event": event.kind, "data": event.data})),
-                false => anstream::println!("{}", line(&event)),
-            }
+            print(&event, if options.json { ListFormat::Json } else { options.output })?;
             printed += 1;
             if options.count.is_some_and(|count| printed >= count) {
                 return Ok(0);
             }
         }
     }
+}
+
+fn print(event: &ServerEvent, format: ListFormat) -> Result<()> {
+    let value = || serde_json::json!({"event": event.kind, "data": event.data});
+    match format {
+        ListFormat::Json => println!("{}", value()),
+        ListFormat::Yaml => print!("---\n{}", serde_saphyr::to_string(&value())?),
+        ListFormat::Table => anstream::println!("{}", line(event)),
+        ListFormat::Wide => anstream::println!("{:>6} {}", event.id, line(event)),
+    }
+    Ok(())
 }
 
 struct ServerEvent {
@@ -72,7 +84,7 @@ struct EventStream {
 
 impl EventStream {
     async fn open(server: &ControlPlaneOptions, last: &str) -> Result<EventStream> {
-        let address = server.address();
+        let address = server.live("/api/v1/events")?;
         let failed = || format!("could not read events of the control plane at {address}");
         let request = Request::get("/api/v1/events").header("host", address).header("last-event-id", last);
         let request = request.body(Empty::<bytes::Bytes>::new()).with_context(failed)?;

@@ -6,6 +6,7 @@ mod analyze;
 mod bootstrap;
 mod bundle;
 mod bundle_file;
+mod bundle_query;
 mod check;
 mod cluster;
 mod control_plane;

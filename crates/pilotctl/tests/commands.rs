@@ -18,6 +18,8 @@ const SECRET: &str = "hunter2-planted-secret";
 /// a pattern.
 const HELPERS: &str = r#"
 exec 3>&1
+# No cluster of this machine is meant.
+export HOME=$PWD; unset KUBECONFIG
 code() { local wanted=$1 got=0; shift; "$@" || got=$?
     if [ $got -ne $wanted ]; then echo "status $got instead of $wanted: $*" >&3; tail -n 40 /proc/$$/fd/1 >&3; exit 1; fi; }
 has() { if ! grep -qF -- "$1" "$2"; then echo "no '$1' in $2:"; cat "$2"; exit 1; fi; }
@@ -77,8 +79,11 @@ fn proxies_and_their_configuration_are_shown() {
         done
         has 'SERVICE FQDN' cluster; has 'ADDRESS' listener; has 'VHOST NAME' route; has 'LOCALITY' endpoint
         has 'reviews.shop.svc.cluster.local' cluster-actual; has '127.0.80.5:18080' endpoint-actual
-        # Route tables inside listeners are in Envoy's dump of routes only.
-        code 1 pilotctl pc route front-v1.shop --diff --admin $admin >diff; has '+++ actual' diff; hasnt '-19080' diff
+        for part in cluster listener route; do
+            code 0 pilotctl pc $part front-v1.shop --diff --admin $admin >diff; test ! -s diff
+        done
+        pilotctl pc all reviews-v1.shop -o json >other.json
+        code 1 pilotctl pc listener --dump other.json --diff --admin $admin >diff; has '+++ actual' diff
         code 0 pilotctl pc secret front-v1.shop --actual --admin $admin >secret
         matches '^RESOURCE NAME +TYPE +STATUS +VALID CERT +SERIAL NUMBER +NOT AFTER +NOT BEFORE +TRUST DOMAIN$' secret
         matches '^default +Cert Chain +ACTIVE +true +[0-9a-f]+ +20[0-9-]+T[0-9:]+Z +20[0-9-]+T[0-9:]+Z +shop.example' secret
@@ -88,6 +93,18 @@ fn proxies_and_their_configuration_are_shown() {
         code 0 pilotctl describe front-v1.shop >proxy; has 'front-v1.shop (sidecar), synced' proxy
         code 0 pilotctl describe VirtualService/shop/reviews >object; has 'weight: 90' object; has canary.yaml object
         code 1 pilotctl describe VirtualService/shop/none 2>none; has 'does not exist' none
+        # Without a cluster and a configuration API.
+        code 0 pilotctl get vs >get; matches '^NAMESPACE +NAME +FROM$' get; matches '^shop +reviews +.*canary.yaml:11$' get
+        code 0 pilotctl get virtualservices reviews -n shop -o yaml >get; has 'weight: 90' get; has 'kind: VirtualService' get
+        code 0 pilotctl get virtualservices -n none >get; hasnt reviews get
+        code 0 pilotctl get destinationrules -o name >get; has 'destinationrules.networking.istio.io/' get
+        code 0 pilotctl get services >get; matches '^shop +reviews.shop.svc.cluster.local +[A-Za-z]+ +19080/' get
+        code 0 pilotctl get svc reviews -o json >get
+        python3 -c 'import json; [one] = json.load(open("get"))["services"]; assert one["endpoints"] == 2, one'
+        code 0 pilotctl get services -o wide >get; has RESOLUTION get
+        code 1 pilotctl get vs none 2>none; has '"none" not found' none
+        code 1 pilotctl get virtualservcies 2>none; has 'did you mean "virtualservices"?' none
+        code 3 pilotctl get vs --server 127.0.0.1:1 2>gone; has 'could not read' gone
         code 0 pilotctl explain --from front-v1.shop http://127.0.80.1:19080/ -H "$reviews" >why
         has '90 % to cluster outbound|19080|v1|reviews.shop.svc.cluster.local' why
         has 'canary.yaml:11, rule in line 20)' why
@@ -121,6 +138,9 @@ fn changes_are_followed_through_time() {
         python3 -c 'import json; assert json.load(open("waited"))["state"] == "done"'
         code 0 pilotctl wait -f next.yaml >waited; has 'proxies have it' waited
         code 1 pilotctl diff $before >diff; matches '^-.*weight: 90' diff; matches '^[+].*weight: 70' diff
+        code 1 pilotctl diff $before -o json >diff.json
+        python3 -c 'import json; [one] = json.load(open("diff.json"))["objects"]; assert one["before"] != one["after"], one'
+        code 1 pilotctl diff $before -o yaml >diff.yaml; has 'before:' diff.yaml
         code 0 pilotctl history VirtualService/shop/reviews >history; has canary.yaml: history; has ' in ' history
         code 0 pilotctl at $before VirtualService/shop/reviews >at; has 'weight: 90' at
         code 1 pilotctl at $before VirtualService/shop/none 2>none; has 'did not exist then' none
@@ -128,6 +148,8 @@ fn changes_are_followed_through_time() {
         code 0 pilotctl blame /apis/networking.istio.io/v1/namespaces/shop/virtual-service/reviews >blame2; has canary.yaml: blame2
         until grep -q 'VirtualService' events; do kill -0 $events; sleep 0.02; done
         kill $events
+        code 0 pilotctl events --only stats --count 1 -o json >event; python3 -c 'import json; json.load(open("event"))["data"]'
+        code 0 pilotctl events --only stats --count 1 -o yaml >event; has 'event: stats' event
         # A server that ends while a command waits.
         sed 's/70/60/; s/30$/40/' next.yaml >later.yaml
         pilotctl wait -f later.yaml >half 2>&1 & waiting=$!
@@ -152,6 +174,23 @@ fn bundles_have_no_secrets_and_are_read_offline() {
         code 0 pilotctl explain --from front-v1.shop --bundle b.json http://127.0.80.1:19080/ -H "$reviews" >why
         has '90 % to' why; has 'canary.yaml:11)' why
         code 0 pilotctl history --bundle b.json >history; has canary.yaml history
+        code 0 pilotctl history VirtualService/shop/reviews --bundle b.json >history
+        has canary.yaml history; test $(wc -l <history) -lt $(pilotctl history --bundle b.json | wc -l)
+        code 0 pilotctl history VirtualService/shop/none --bundle b.json 2>none; has 'no such change' none
+        code 0 pilotctl history --proxy none.shop --bundle b.json 2>none; has 'no such change' none
+        code 0 pilotctl history --proxy front-v1.shop --bundle b.json >history; has SNAPSHOT history
+        code 0 pilotctl blame VirtualService/shop/reviews --bundle b.json >blame; has 'is at ' blame
+        code 0 pilotctl describe VirtualService/shop/reviews --bundle b.json >object; has 'weight: 90' object; has canary.yaml object
+        code 0 pilotctl describe front-v1.shop --bundle b.json >proxy; has 'front-v1.shop (sidecar), synced' proxy
+        code 0 pilotctl get vs reviews --bundle b.json -o yaml >get; has 'weight: 90' get
+        code 0 pilotctl get services --bundle b.json >get; has 'reviews.shop.svc.cluster.local' get
+        # What a bundle lacks is named in one line, and no server is asked: that would be status 3.
+        lacks() {{ local page=$1; shift; code 1 "$@" --bundle b.json 2>lack; has "$page" lack; test $(wc -l <lack) = 1; }}
+        lacks /api/v1/proxies/none.shop pilotctl describe none.shop
+        lacks /api/v1/history/objects pilotctl at 1
+        lacks /api/v1/history/diff pilotctl diff 1
+        lacks /api/v1/events pilotctl events
+        lacks /debug/config_dump pilotctl bundle c.json; test ! -e c.json
         code 0 pilotctl check --bundle b.json >check
         head -c 1000 b.json >cut.json
         code 1 pilotctl ps --bundle cut.json 2>cut; has 'cut off' cut

@@ -20,7 +20,7 @@ const PAGES: [&str; 13] = [
     "/api/v1/status",
     "/api/v1/proxies",
     "/api/v1/services",
-    "/api/v1/objects",
+    "/api/v1/objects?spec",
     "/api/v1/problems",
     "/api/v1/sources",
     "/api/v1/stats",
@@ -56,6 +56,7 @@ pub(crate) fn dump_path(proxy: &str) -> String {
 
 /// Writes a bundle; returns the exit status.
 pub(crate) async fn run(options: &BundleOptions) -> Result<u8> {
+    options.server.live("/debug/config_dump")?;
     let mut pages = BTreeMap::new();
     for path in PAGES {
         pages.insert(path.to_owned(), cleaned(&options.server.text(path).await?));
@@ -72,13 +73,14 @@ pub(crate) async fn run(options: &BundleOptions) -> Result<u8> {
     let chosen = proxies.into_iter().map(|(_, name)| name).take(options.proxies);
     let mut missing = 0;
     for proxy in options.proxy.iter().cloned().chain(chosen) {
-        let path = dump_path(&proxy);
-        match options.server.text(&path).await {
-            Ok(dump) => _ = pages.insert(path, cleaned(&dump)),
-            // It may have disconnected meanwhile.
-            Err(error) => {
-                missing += 1;
-                eprintln!("left out: {error:#}");
+        for path in [dump_path(&proxy), format!("/api/v1/proxies/{}", escaped(&proxy))] {
+            match options.server.text(&path).await {
+                Ok(page) => _ = pages.insert(path, cleaned(&page)),
+                // It may have disconnected meanwhile.
+                Err(error) => {
+                    missing += 1;
+                    eprintln!("left out: {error:#}");
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ pub(super) async fn of(server: &ControlPlaneOptions, explanation: &Explanation) 
     let configs: BTreeSet<&str> = explanation.configs().into_iter().collect();
     for config in configs {
         let path = format!("/api/v1/objects?lines&spec&config={}", escaped(config));
-        // A bundle answers with all objects, and without lines.
+        // A bundle has no lines.
         let Ok(Value::Array(objects)) = server.page(&path).await else { continue };
         let Some(object) = objects.iter().find(|object| object["config"] == config) else { continue };
         let Some(file) = object["file"].as_str() else { continue };

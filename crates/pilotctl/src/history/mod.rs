@@ -195,13 +195,21 @@ fn yaml(objects: &[Value]) -> Result<String> {
 }
 
 /// Prints what differs between two moments; returns the exit status.
-pub(crate) async fn diff(server: &ControlPlaneOptions, from: &Moment, to: Option<&Moment>) -> Result<u8> {
+pub(crate) async fn diff(
+    server: &ControlPlaneOptions,
+    (from, to): (&Moment, Option<&Moment>),
+    output: ListFormat,
+) -> Result<u8> {
     let mut path = format!("/api/v1/history/diff?from={}", escaped(&from.text()));
     if let Some(to) = to {
         path += &format!("&to={}", escaped(&to.text()));
     }
     let page = server.page(&path).await?;
     let objects = list(&page, "objects");
+    let status = if objects.is_empty() { 0 } else { FOUND_SOMETHING };
+    if (OutputOptions { output }).printed(&page)? {
+        return Ok(status);
+    }
     for object in objects {
         let name = format!("{}/{}/{}", text(object, "kind"), text(object, "namespace"), text(object, "name"));
         let side = |value: &Value| match value {
@@ -212,7 +220,7 @@ pub(crate) async fn diff(server: &ControlPlaneOptions, from: &Moment, to: Option
         let text = difference(&side(&object["before"])?, &side(&object["after"])?, (&names.0, &names.1));
         anstream::print!("{text}");
     }
-    Ok(if objects.is_empty() { 0 } else { FOUND_SOMETHING })
+    Ok(status)
 }
 
 /// The object that a route comes from: as given, or by the path that Envoy's metadata has.

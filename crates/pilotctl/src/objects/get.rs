@@ -1,52 +1,20 @@
-//! `get`: prints objects as a table, as YAML or JSON, or by name.
+//! `get`: prints objects as a table, as YAML or JSON, or by name. `running` reads them from a pilot-discovery where there is no
+//! API server.
 
-use anyhow::{Context, Result, anyhow};
-use clap::{Args, ValueEnum};
+use anyhow::{Result, anyhow};
 use http::Method;
 use serde_json::Value;
 
-use super::server::ServerOptions;
+use super::get_options::{GetOptions, ObjectFormat};
+use super::running;
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
-#[derive(Args)]
-pub(crate) struct GetOptions {
-    /// Kind: plural, singular or short name, with a group or without
-    kind: String,
-
-    /// Name of an object; default: all
-    #[arg(default_value = "")]
-    name: String,
-
-    /// Objects of all namespaces
-    #[arg(short = 'A', long)]
-    all_namespaces: bool,
-
-    /// Only objects whose labels match
-    #[arg(short = 'l', long, default_value = "")]
-    selector: String,
-
-    /// Resource version to read instead of the current one; the configuration API keeps the last ones
-    #[arg(long, default_value = "")]
-    at: String,
-
-    /// How to print objects
-    #[arg(short, long, value_enum, default_value_t = ObjectFormat::Table)]
-    output: ObjectFormat,
-
-    #[command(flatten)]
-    server: ServerOptions,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ObjectFormat {
-    Table,
-    Yaml,
-    Json,
-    Name,
-}
-
+/// Prints objects; returns the exit status.
 pub(crate) async fn get(options: &GetOptions) -> Result<u8> {
+    if let Some(server) = options.running().await {
+        return running::get(options, &server).await;
+    }
     let mut server = options.server.connect().await?;
     let kind = server.kind_named(&options.kind).await?;
     let namespace = if options.all_namespaces { String::new() } else { server.namespace.clone() };
@@ -58,13 +26,15 @@ pub(crate) async fn get(options: &GetOptions) -> Result<u8> {
         query.push(format!("resourceVersion={}&resourceVersionMatch=Exact", encoded(&options.at)));
     }
     let path = format!("{}?{}", kind.path(&namespace, &options.name), query.join("&"));
-    let accept = if options.output == ObjectFormat::Table { TABLE } else { "application/json" };
+    let is_table = matches!(options.output, ObjectFormat::Table | ObjectFormat::Wide);
+    let accept = if is_table { TABLE } else { "application/json" };
     let answer = server.send(Method::GET, &path, "application/json", accept, Vec::new()).await?;
     let answer = answer.map_err(|refusal| anyhow!("could not get {}: {}", options.kind, refusal.message))?;
     match options.output {
-        ObjectFormat::Table => print!("{}", table(&answer, options.all_namespaces)),
-        ObjectFormat::Yaml => print!("{}", serde_saphyr::to_string(&answer).context("could not write YAML")?),
-        ObjectFormat::Json => println!("{answer:#}"),
+        ObjectFormat::Table | ObjectFormat::Wide => {
+            print!("{}", table(&answer, options.all_namespaces, options.output == ObjectFormat::Wide));
+        }
+        ObjectFormat::Yaml | ObjectFormat::Json => options.output.print(&answer)?,
         ObjectFormat::Name => {
             let one = std::slice::from_ref(&answer);
             for object in answer.get("items").and_then(Value::as_array).map_or(one, Vec::as_slice) {
@@ -82,10 +52,10 @@ fn encoded(text: &str) -> String {
 }
 
 /// A table with aligned columns.
-fn table(answer: &Value, has_namespace: bool) -> String {
+fn table(answer: &Value, has_namespace: bool, is_wide: bool) -> String {
     let columns: Vec<&Value> = answer["columnDefinitions"].as_array().into_iter().flatten().collect();
-    let shown: Vec<usize> =
-        (0..columns.len()).filter(|at| columns[*at]["priority"].as_i64().unwrap_or(0) == 0).collect();
+    let is_narrow = |at: &usize| columns[*at]["priority"].as_i64().unwrap_or(0) == 0;
+    let shown: Vec<usize> = (0..columns.len()).filter(|at| is_wide || is_narrow(at)).collect();
     let title = |at: &usize| columns[*at]["name"].as_str().unwrap_or_default().to_uppercase();
     let mut lines: Vec<Vec<String>> = vec![shown.iter().map(title).collect()];
     if has_namespace {
@@ -127,7 +97,8 @@ mod tests {
             "columnDefinitions": [{"name": "Name", "priority": 0}, {"name": "More", "priority": 1}, {"name": "Age"}],
             "rows": [{"cells": ["cart", "x", "5m"]}, {"cells": ["catalog", "x", "2d"]}],
         });
-        assert_eq!(table(&answer, false), "NAME      AGE\ncart      5m\ncatalog   2d\n");
+        assert_eq!(table(&answer, false, false), "NAME      AGE\ncart      5m\ncatalog   2d\n");
+        assert_eq!(table(&answer, false, true), "NAME      MORE   AGE\ncart      x      5m\ncatalog   x      2d\n");
     }
 
     #[test]

@@ -5,6 +5,8 @@ mod documents;
 mod edit;
 mod export;
 mod get;
+mod get_options;
+mod running;
 mod server;
 mod write;
 
@@ -15,10 +17,12 @@ use clap::Args;
 
 use crate::control_plane::ControlPlaneOptions;
 use crate::history::{self, Moment};
+use crate::output::ListFormat;
 pub(crate) use documents::{joined_texts, mistakes_of, texts};
 pub(crate) use edit::{EditOptions, edit};
 pub(crate) use export::{ExportOptions, export};
-pub(crate) use get::{GetOptions, get};
+pub(crate) use get::get;
+pub(crate) use get_options::GetOptions;
 pub(crate) use server::{ObjectServer, ServerOptions};
 pub(crate) use write::{WriteCommand, write};
 
@@ -33,7 +37,7 @@ pub(crate) struct DiffOptions {
     to: Option<Moment>,
 
     /// Files and folders with objects; `-` reads standard input
-    #[arg(short = 'f', long = "filename", value_delimiter = ',')]
+    #[arg(short = 'f', long = "filename", value_delimiter = ',', conflicts_with = "bundle")]
     files: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -49,12 +53,16 @@ pub(crate) struct DiffOptions {
     /// Compare objects that validation rejects
     #[arg(long)]
     no_validate: bool,
+
+    /// How to print what changed between two moments; files are compared as text
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Table, conflicts_with = "files")]
+    output: ListFormat,
 }
 
 /// Shows what applying files would change, or what changed between two moments; exit status 1 if anything.
 pub(crate) async fn diff(options: DiffOptions) -> Result<u8> {
     if let Some(from) = &options.from {
-        return history::diff(&options.server, from, options.to.as_ref()).await;
+        return history::diff(&options.server, (from, options.to.as_ref()), options.output).await;
     }
     let DiffOptions { files, objects, field_manager, no_validate, .. } = options;
     let files =

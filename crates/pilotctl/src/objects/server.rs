@@ -81,6 +81,17 @@ impl ServerOptions {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
     }
 
+    /// The namespace that was given.
+    pub(super) fn given_namespace(&self) -> Option<&str> {
+        Some(&*self.namespace).filter(|namespace| !namespace.is_empty())
+    }
+
+    /// Whether a kubeconfig was given, or kubectl's defaults lead to a server.
+    pub(super) async fn is_configured(&self) -> bool {
+        let is_given = !self.kubeconfig.is_empty() || !self.context.is_empty();
+        is_given || cluster::config("", "").await.is_ok()
+    }
+
     pub(crate) async fn connect(&self) -> Result<ObjectServer> {
         let config = cluster::config(&self.kubeconfig, &self.context).await?;
         let namespace = match self.namespace.as_str() {
