@@ -177,7 +177,7 @@ mod tests {
     use super::objects_of;
 
     const GOOD: &str = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: a, namespace: b}\n\
-                        spec:\n  egress:\n  - hosts: [./cart]\n";
+                        spec:\n  egress:\n  - hosts: [./cart.example]\n";
 
     /// Number of objects, and code, line and message of the first problem.
     fn read(bytes: &[u8]) -> (usize, Option<(String, u32, String)>) {
