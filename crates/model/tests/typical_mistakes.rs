@@ -491,7 +491,7 @@ fn around(document: &str, field: &FieldLine<'_>) -> FieldLine<'static> {
 fn mistakes(kind: Kind, document: &str) -> Vec<Mistake> {
     let mut found = Vec::new();
     for field in field_lines(document).iter().filter(|field| !field.is_free) {
-        let number = |field: &FieldLine<'_>| u32::try_from(field.at + 1).unwrap();
+        let number = |field: &FieldLine<'_>| u32::try_from(field.at + 1).expect("a short document");
         let part = number(&around(document, &around(document, field)));
         let mut add = |what: &str, text: String| {
             found.push(Mistake { what: format!("{kind}, {}: {what}", field.key), text, line: number(field), part });
