@@ -29,7 +29,7 @@ fn peak_kib() -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap_or(0)
 }
 
-/// A new kind needs an input of its own: the search finds no names of kinds.
+/// A new kind needs a separate input: the search finds no names of kinds.
 #[test]
 fn each_kind_of_configuration_has_an_input() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/config_kinds");
