@@ -120,9 +120,9 @@ fn is_plain(name: &str) -> bool {
 /// Clients reuse a connection for all hosts of its certificate, so Gateways of the same workloads do not share one.
 pub(super) fn certificates(snapshot: &Snapshot, found: &mut Findings) {
     let is_scoped = snapshot.settings.knobs.scope_gateway_to_namespace;
-    let mut by_certificate: BTreeMap<Certificate<'_>, Vec<(&Object, &Gateway)>> = BTreeMap::new();
+    let mut by_certificate: BTreeMap<CertificateName<'_>, Vec<(&Object, &Gateway)>> = BTreeMap::new();
     for (object, gateway) in gateways(snapshot) {
-        let own: BTreeSet<Certificate<'_>> = certificates_of(gateway).map(|(_, certificate)| certificate).collect();
+        let own: BTreeSet<CertificateName<'_>> = certificates_of(gateway).map(|(_, certificate)| certificate).collect();
         own.into_iter().for_each(|certificate| by_certificate.entry(certificate).or_default().push((object, gateway)));
     }
     for (object, gateway) in gateways(snapshot) {
@@ -148,10 +148,10 @@ pub(super) fn certificates(snapshot: &Snapshot, found: &mut Findings) {
 }
 
 /// What names a certificate: the credential, or the files of certificate and key.
-type Certificate<'a> = (&'a str, &'a str, &'a str);
+type CertificateName<'a> = (&'a str, &'a str, &'a str);
 
 /// The servers of a Gateway that have a certificate, and which.
-fn certificates_of(gateway: &Gateway) -> impl Iterator<Item = (usize, Certificate<'_>)> {
+fn certificates_of(gateway: &Gateway) -> impl Iterator<Item = (usize, CertificateName<'_>)> {
     gateway.servers.iter().enumerate().filter_map(|(index, server)| {
         let tls = server.tls.as_ref()?;
         let files = (tls.server_certificate.as_str(), tls.private_key.as_str());
