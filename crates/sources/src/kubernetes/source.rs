@@ -35,6 +35,9 @@ use crate::source_set::SourceSet;
 const QUEUE: usize = 4096;
 /// The most messages applied before changes are sent.
 const MAX_MESSAGES_AT_ONCE: usize = 8192;
+/// How long objects that refer to Services wait for events of other watches. Each collection is watched by itself, so a route
+/// may be read before Services that were written before it, and its requests would fail meanwhile.
+const OTHER_WATCHES: Duration = Duration::from_millis(50);
 /// How often the initial sync is checked: the wait for remote clusters ends without a message.
 const SYNC_CHECK: Duration = Duration::from_millis(100);
 /// How often the folder of kubeconfigs is read.
@@ -142,16 +145,13 @@ impl Source for Kubernetes {
             let is_syncing = !*self.synced.borrow();
             tokio::select! {
                 Some(message) = inbox.recv() => {
-                    let mut left = MAX_MESSAGES_AT_ONCE;
-                    let mut message = Some(message);
-                    while let Some(taken) = message {
-                        match &mut next {
-                            Some(newer) if newer.number == taken.session => self.handle(newer, taken, &sender),
-                            _ if session.number == taken.session => self.handle(&mut session, taken, &sender),
-                            _ => {}
+                    let mut sessions = [Some(&mut session), next.as_mut()];
+                    let refers = self.handle_all(message, &mut inbox, &mut sessions, &sender);
+                    if refers && !is_syncing {
+                        tokio::time::sleep(OTHER_WATCHES).await;
+                        if let Ok(message) = inbox.try_recv() {
+                            self.handle_all(message, &mut inbox, &mut sessions, &sender);
                         }
-                        left -= 1;
-                        message = if left == 0 { None } else { inbox.try_recv().ok() };
                     }
                 }
                 changed = settings.changed() => match changed {
@@ -270,6 +270,29 @@ impl Kubernetes {
         let changes = self.cluster.changes();
         sender.health().set_without_pod(self.cluster.endpoints_without_pod());
         sender.send(changes).await
+    }
+
+    /// Handles a message and all that wait. Returns whether one of them is about a config object, which may refer to Services.
+    fn handle_all(
+        &mut self,
+        first: WatchMessage,
+        inbox: &mut mpsc::Receiver<WatchMessage>,
+        sessions: &mut [Option<&mut WatchSession>],
+        sender: &ChangeSender,
+    ) -> bool {
+        let (mut left, mut refers) = (MAX_MESSAGES_AT_ONCE, false);
+        let mut message = Some(first);
+        while let Some(taken) = message {
+            refers |=
+                matches!((taken.collection.parts().0, &taken.event), (Collection::Config(..), WatchEvent::Applied(_)));
+            let session = sessions.iter_mut().flatten().find(|session| session.number == taken.session);
+            if let Some(session) = session {
+                self.handle(session, taken, sender);
+            }
+            left -= 1;
+            message = if left == 0 { None } else { inbox.try_recv().ok() };
+        }
+        refers
     }
 
     fn handle(&mut self, session: &mut WatchSession, message: WatchMessage, sender: &ChangeSender) {
