@@ -35,9 +35,10 @@ use crate::source_set::SourceSet;
 const QUEUE: usize = 4096;
 /// The most messages applied before changes are sent.
 const MAX_MESSAGES_AT_ONCE: usize = 8192;
-/// How long objects that refer to Services wait for events of other watches. Each collection is watched by itself, so a route
-/// may be read before Services that were written before it, and its requests would fail meanwhile.
-const OTHER_WATCHES: Duration = Duration::from_millis(50);
+/// How long config objects, and deletions of Services, wait for further events. Objects are written and deleted one after the
+/// other, and each collection is watched by itself: a route may be read before its Services, or outlive them for a moment,
+/// and its requests would fail meanwhile. Upstream waits as long after every change.
+const OTHER_WATCHES: Duration = Duration::from_millis(100);
 /// How often the initial sync is checked: the wait for remote clusters ends without a message.
 const SYNC_CHECK: Duration = Duration::from_millis(100);
 /// How often the folder of kubeconfigs is read.
@@ -146,8 +147,8 @@ impl Source for Kubernetes {
             tokio::select! {
                 Some(message) = inbox.recv() => {
                     let mut sessions = [Some(&mut session), next.as_mut()];
-                    let refers = self.handle_all(message, &mut inbox, &mut sessions, &sender);
-                    if refers && !is_syncing {
+                    let waits = self.handle_all(message, &mut inbox, &mut sessions, &sender);
+                    if waits && !is_syncing {
                         tokio::time::sleep(OTHER_WATCHES).await;
                         if let Ok(message) = inbox.try_recv() {
                             self.handle_all(message, &mut inbox, &mut sessions, &sender);
@@ -272,7 +273,8 @@ impl Kubernetes {
         sender.send(changes).await
     }
 
-    /// Handles a message and all that wait. Returns whether one of them is about a config object, which may refer to Services.
+    /// Handles a message and all that wait. Returns whether further events should be waited for: routes and the Services that
+    /// they refer to are often written or deleted together.
     fn handle_all(
         &mut self,
         first: WatchMessage,
@@ -280,11 +282,13 @@ impl Kubernetes {
         sessions: &mut [Option<&mut WatchSession>],
         sender: &ChangeSender,
     ) -> bool {
-        let (mut left, mut refers) = (MAX_MESSAGES_AT_ONCE, false);
+        let (mut left, mut waits) = (MAX_MESSAGES_AT_ONCE, false);
         let mut message = Some(first);
         while let Some(taken) = message {
-            refers |=
-                matches!((taken.collection.parts().0, &taken.event), (Collection::Config(..), WatchEvent::Applied(_)));
+            waits |= matches!(
+                (taken.collection.parts().0, &taken.event),
+                (Collection::Config(..), WatchEvent::Applied(_)) | (Collection::Service, WatchEvent::Deleted(_))
+            );
             let session = sessions.iter_mut().flatten().find(|session| session.number == taken.session);
             if let Some(session) = session {
                 self.handle(session, taken, sender);
@@ -292,7 +296,7 @@ impl Kubernetes {
             left -= 1;
             message = if left == 0 { None } else { inbox.try_recv().ok() };
         }
-        refers
+        waits
     }
 
     fn handle(&mut self, session: &mut WatchSession, message: WatchMessage, sender: &ChangeSender) {
