@@ -38,7 +38,7 @@ const MAX_MESSAGES_AT_ONCE: usize = 8192;
 /// How long config objects, and deletions of Services, wait for further events. Objects are written and deleted one after the
 /// other, and each collection is watched by itself: a route may be read before its Services, or outlive them for a moment,
 /// and its requests would fail meanwhile. Upstream waits as long after every change.
-const OTHER_WATCHES: Duration = Duration::from_millis(100);
+const RELATED_EVENTS_WAIT: Duration = Duration::from_millis(100);
 /// How often the initial sync is checked: the wait for remote clusters ends without a message.
 const SYNC_CHECK: Duration = Duration::from_millis(100);
 /// How often the folder of kubeconfigs is read.
@@ -149,7 +149,7 @@ impl Source for Kubernetes {
                     let mut sessions = [Some(&mut session), next.as_mut()];
                     let waits = self.handle_all(message, &mut inbox, &mut sessions, &sender);
                     if waits && !is_syncing {
-                        tokio::time::sleep(OTHER_WATCHES).await;
+                        tokio::time::sleep(RELATED_EVENTS_WAIT).await;
                         if let Ok(message) = inbox.try_recv() {
                             self.handle_all(message, &mut inbox, &mut sessions, &sender);
                         }

@@ -125,7 +125,8 @@ pub(super) async fn text_of(pages: &Pages, body: Body) -> Result<ChangeText, Pag
         PageResponse::refused(StatusCode::SERVICE_UNAVAILABLE, reason)
     })?;
     let read = tokio::time::timeout(READ_TIME, to_bytes(body, MOST_BYTES)).await;
-    let bytes = read.map_err(|_| bad_request("could not read the change: it did not arrive within 30 s"))?;
+    let bytes =
+        read.map_err(|_| bad_request(&format!("could not read the change: it did not arrive within {READ_TIME:?}")))?;
     let bytes = bytes.map_err(|_| too_large())?;
     let text = String::from_utf8(bytes.into()).map_err(|_| bad_request("could not read the change: not UTF-8"))?;
     Ok(ChangeText { text, memory })

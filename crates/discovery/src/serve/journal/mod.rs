@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 /// Bytes of all entries after a change.
 const MOST_BYTES: usize = (1 << 20) - UNCOUNTED;
-/// Bytes of acknowledgements that may come on top: old ones are not searched for each new one.
+/// Bytes by which acknowledgements may exceed that before old ones are dropped: dropping them searches all entries.
 const UNCOUNTED: usize = 64 << 10;
 /// Objects of one change that are recorded one by one.
 const MOST_OBJECTS: usize = 256;
